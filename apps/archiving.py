@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from apps.service_client import ServiceClient
 from apps.settings import Settings
-from eventstore.archiving import ArchiveRun, Report
+from eventstore.archiving import ArchiveReport, ArchiveRun
 from eventstore.lake_archive import LakeArchive
 from eventstore.postgres.archiving import PostgresHolder, same_text
 
@@ -24,8 +24,8 @@ async def archive(
     before: int | None,
     dry_run: bool,
     max_events: int,
-    show: Callable[[Report], None],
-) -> Report:
+    show: Callable[[ArchiveReport], None],
+) -> ArchiveReport:
     """Move events of one stream, or of all that hide some, out of the database.
 
     The service records how far each stream is in the archive, so it has to run; the events are
@@ -52,11 +52,11 @@ async def archive(
             return await (run.plan() if dry_run else run.run())
 
 
-def shower() -> Callable[[Report], None]:
+def shower() -> Callable[[ArchiveReport], None]:
     """Show progress on standard error, once a second."""
     shown_at = time.monotonic()
 
-    def show(report: Report) -> None:
+    def show(report: ArchiveReport) -> None:
         nonlocal shown_at
         if time.monotonic() - shown_at < _SHOW_EVERY_S:
             return

@@ -30,7 +30,7 @@ from projections.serve.standings import (
     PROJECTION,
     SOURCE,
     TYPED,
-    Newest,
+    NewestEpoch,
     live,
     newest,
     runs,
@@ -63,7 +63,7 @@ class Goal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CaughtUp:
+class CaughtUpEpoch:
     """The epoch that has it all, 0 where nothing was ever recorded.
 
     `tables`: derived tables and projections that reached it; `waiting`: projections that do not
@@ -97,7 +97,7 @@ class Waiting:
     _epoch: Epoch | None = None
     _sinks: AwaitedSinks | None = None
 
-    def look(self) -> CaughtUp | Behind:
+    def look(self) -> CaughtUpEpoch | Behind:
         """Say how things stand now."""
         lake = Lake.at(self.settings.lake)
         last = newest(lake, self.tables)
@@ -116,7 +116,7 @@ class Waiting:
             return Behind(missing=tuple(rest.values()), events=0, seconds=0.0)
         if unsent := self._missing_sinks(lake):
             return Behind(missing=unsent, events=0, seconds=0.0)
-        return CaughtUp(
+        return CaughtUpEpoch(
             epoch=self._epoch,
             head=self.goal.head,
             tables=tuple(name for name in reached if name not in lacking),
@@ -129,7 +129,7 @@ class Waiting:
             self._sinks = AwaitedSinks(lake, self.tables)
         return self._sinks.missing(pipeline_state(self.settings))
 
-    def _missing_input(self, last: Newest | None) -> tuple[str, ...]:
+    def _missing_input(self, last: NewestEpoch | None) -> tuple[str, ...]:
         missing = []
         have = last.heads.get(self.goal.store or "", 0) if last is not None else 0
         if have < self.goal.head:
@@ -223,7 +223,7 @@ def _external(settings: Settings) -> tuple[Offsets, dict[str, str]]:
     return ends, {shape.topic: name for name, shape in declared.items()}
 
 
-def wait(settings: Settings, *, timeout_s: float, show: Callable[[Behind], None]) -> CaughtUp:
+def wait(settings: Settings, *, timeout_s: float, show: Callable[[Behind], None]) -> CaughtUpEpoch:
     """Return when the tables have everything that was recorded before this call.
 
     Raises `Unavailable` after `timeout_s`, naming what is behind.
@@ -233,13 +233,15 @@ def wait(settings: Settings, *, timeout_s: float, show: Callable[[Behind], None]
         return _awaited(waiting, timeout_s=timeout_s, show=show)
 
 
-def _awaited(waiting: Waiting, *, timeout_s: float, show: Callable[[Behind], None]) -> CaughtUp:
+def _awaited(
+    waiting: Waiting, *, timeout_s: float, show: Callable[[Behind], None]
+) -> CaughtUpEpoch:
     started, look_at_s, settings = time.monotonic(), 0.0, waiting.settings
     while True:
         found = waiting.look()
         waited_s = time.monotonic() - started
-        if isinstance(found, CaughtUp):
-            return CaughtUp(
+        if isinstance(found, CaughtUpEpoch):
+            return CaughtUpEpoch(
                 epoch=found.epoch,
                 head=found.head,
                 tables=found.tables,

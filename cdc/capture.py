@@ -29,7 +29,7 @@ _BLOCKED_LOOKS = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
+class SourceAccess:
     """What `ensure` needs to know beside the declaration: secrets, and what was noted before.
 
     `dsn` is complete, with its password. `known` is the incarnation that was noted last,
@@ -132,7 +132,12 @@ class CaptureStatus:
 
 
 def connector_of(
-    source: Source, access: Access, placement: Placement, scope: Scope, *, renewed: bool = False
+    source: Source,
+    access: SourceAccess,
+    placement: Placement,
+    scope: Scope,
+    *,
+    renewed: bool = False,
 ) -> CaptureConnector:
     """Configure the connector of a source for the tables that it captures now.
 
@@ -177,7 +182,7 @@ def ddl_check(connection: Connection) -> Check:
 
 def ensure(
     source: Source,
-    access: Access,
+    access: SourceAccess,
     placement: Placement,
     connect: ConnectClient,
     *,
@@ -273,7 +278,7 @@ def ensure_connector(
 
 def status(
     source: Source,
-    access: Access,
+    access: SourceAccess,
     placement: Placement,
     connect: ConnectClient,
     *,
@@ -376,7 +381,7 @@ def _refuse_lost(
 
 
 def _incarnation(
-    connection: Connection, name: str, access: Access, *, renewed: bool
+    connection: Connection, name: str, access: SourceAccess, *, renewed: bool
 ) -> Incarnation | None:
     """Return what to note of the slot; None while the connector has not made it yet."""
     server, at = server_of(connection), slot(connection, name)

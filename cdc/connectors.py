@@ -68,7 +68,7 @@ def replication_name(workspace: str, source: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Database:
+class ConnectorDatabase:
     """Where a connector reads, as seen from the Connect worker."""
 
     host: str
@@ -101,7 +101,7 @@ class CaptureConnector:
     """
 
     source: str
-    database: Database
+    database: ConnectorDatabase
     tables: tuple[str, ...]
     placement: Placement
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -209,7 +209,7 @@ class OutboxConnector:
     Events that are there before the slot is made are sent first, in order of position.
     """
 
-    database: Database
+    database: ConnectorDatabase
     placement: Placement
     table: str = "es.events"
 
@@ -274,7 +274,7 @@ def masked(config: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _reader(database: Database, slot: str, tables: tuple[str, ...]) -> dict[str, str]:
+def _reader(database: ConnectorDatabase, slot: str, tables: tuple[str, ...]) -> dict[str, str]:
     return {
         "connector.class": "penstock.connect.WholeTransactions",
         "tasks.max": "1",

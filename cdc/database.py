@@ -9,7 +9,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import dict_row
 
-from cdc.connectors import Database
+from cdc.connectors import ConnectorDatabase
 from kernel.dsn import SPELLING, ends_early
 from kernel.errors import InvalidRequest, Misconfigured, PenstockError, Unavailable
 
@@ -40,7 +40,7 @@ def connected(dsn: str) -> Iterator[Connection]:
         raise _wrapped(error, dsn) from error
 
 
-def database_of(dsn: str) -> Database:
+def database_of(dsn: str) -> ConnectorDatabase:
     """Read a libpq URL or key=value string as a connector needs it.
 
     Raises `InvalidRequest` when it is malformed or names no database.
@@ -51,7 +51,7 @@ def database_of(dsn: str) -> Database:
         raise InvalidRequest(
             "the DSN names no database", remedy="Write postgresql://USER@HOST:PORT/DATABASE"
         )
-    return Database(
+    return ConnectorDatabase(
         host=str(parts.get("host") or "127.0.0.1"),
         port=int(str(parts.get("port") or 5432)),
         name=str(name),

@@ -29,7 +29,7 @@ _MAKE_TIMEOUT = "10s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
+class SourceServer:
     """The server as it is now: its identity, and the end of its WAL."""
 
     system: str
@@ -46,7 +46,7 @@ class SlotWatch:
     """
 
     slot: Slot | None
-    server: Server
+    server: SourceServer
     limit_bytes: int | None
     alarm: str | None
     lost: str | None
@@ -56,7 +56,7 @@ class SlotWatch:
         return replace(self, lost=self.lost or unreadable(cause))
 
 
-def server_of(connection: Connection) -> Server:
+def server_of(connection: Connection) -> SourceServer:
     """Ask a server who it is. The timeline is that of the WAL it writes at this moment."""
     row = connection.execute(
         """
@@ -66,7 +66,7 @@ def server_of(connection: Connection) -> Server:
         """
     ).fetchone()
     assert row is not None
-    return Server(
+    return SourceServer(
         system=str(row["system"]),
         timeline=int(str(row["file"])[:8], 16),
         lsn=lsn_from_text(str(row["lsn"])),
@@ -126,7 +126,9 @@ def make_slot(connection: Connection, name: str) -> Slot:
     return made
 
 
-def next_incarnation(server: Server, at: Slot | None, before: Incarnation | None) -> Incarnation:
+def next_incarnation(
+    server: SourceServer, at: Slot | None, before: Incarnation | None
+) -> Incarnation:
     """Return what to note of a slot that was made: one more than before."""
     return Incarnation(
         system=server.system,
@@ -164,7 +166,7 @@ def read_up_to(offsets: Mapping[str, object]) -> Lsn | None:
 
 
 def _lost(
-    at: Slot | None, name: str, server: Server, known: Incarnation | None, read: Lsn | None
+    at: Slot | None, name: str, server: SourceServer, known: Incarnation | None, read: Lsn | None
 ) -> str | None:
     if known is not None and known.lost is not None:
         return known.lost
@@ -205,7 +207,7 @@ def _skipped(
 
 
 def _branched(
-    connection: Connection, server: Server, known: Incarnation | None, read: Lsn | None
+    connection: Connection, server: SourceServer, known: Incarnation | None, read: Lsn | None
 ) -> str | None:
     """A standby took over: it must have had everything that was read from its predecessor."""
     if known is None or read is None or known.timeline == server.timeline:

@@ -85,7 +85,7 @@ class Staying:
 
 
 @dataclass(slots=True, kw_only=True)
-class Report:
+class ArchiveReport:
     """What a run has done so far. `planned`: events that might have left when it began."""
 
     planned: int = 0
@@ -115,7 +115,7 @@ class ArchiveRun:
         record: Recorder,
         *,
         same_text: Callable[[Candidate, RecordedEvent], bool],
-        show: Callable[[Report], None],
+        show: Callable[[ArchiveReport], None],
         max_events: int = MAX_EVENTS,
     ) -> None:
         self._holder = holder
@@ -126,16 +126,16 @@ class ArchiveRun:
         self._max_events = max_events
         self._batch: list[_Part] = []
         self._stopped: set[str] = set()
-        self.report = Report()
+        self.report = ArchiveReport()
 
-    async def plan(self) -> Report:
+    async def plan(self) -> ArchiveReport:
         """Count what may leave, and change nothing."""
         async for leaving in self._holder.leaving():
             self.report.planned += leaving.count
             self.report.streams += 1
         return self.report
 
-    async def run(self) -> Report:
+    async def run(self) -> ArchiveReport:
         """Archive all that may leave. Raises `Unavailable` where database or log is away."""
         began = time.monotonic()
         self.report.planned = (await self.plan()).planned

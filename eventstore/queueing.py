@@ -15,7 +15,7 @@ _SHARE = 4
 """A stream may fill the queue as long as a quarter of what it holds is free for others."""
 
 
-class Waiting(Protocol):
+class QueuedWork(Protocol):
     """What is queued: how much it is, and the streams that it goes to. The queue sets `turn`."""
 
     events: int
@@ -24,7 +24,7 @@ class Waiting(Protocol):
     turn: int
 
 
-W = TypeVar("W", bound=Waiting)
+W = TypeVar("W", bound=QueuedWork)
 
 
 class FairQueue(Generic[W]):
@@ -120,5 +120,5 @@ class FairQueue(Generic[W]):
         return held > 0 and held + events > _SHARE * (room - events)
 
 
-def _turn(queued: Waiting) -> int:
+def _turn(queued: QueuedWork) -> int:
     return queued.turn

@@ -24,7 +24,7 @@ SELECT entry, id, name, state, epoch, expires_at, at FROM rows WHERE "table" IS 
 """
 
 
-class State(StrEnum):
+class SavepointState(StrEnum):
     """How far a savepoint has come."""
 
     TAKING = "taking"
@@ -33,7 +33,7 @@ class State(StrEnum):
     GONE = "gone"
 
 
-HOLDING = (State.TAKING, State.KEPT)
+HOLDING = (SavepointState.TAKING, SavepointState.KEPT)
 """The files of a savepoint in one of these are not removed."""
 
 
@@ -43,7 +43,7 @@ class Savepoint:
 
     id: str
     name: str
-    state: State
+    state: SavepointState
     epoch: Epoch
     expires_at: datetime | None
     at: datetime
@@ -64,12 +64,12 @@ def savepoints_of(lake: Lake) -> list[Savepoint]:
     for row in SmallTables().select(lake.path(NAME), _STATES):
         found = _savepoint(row, newest.get(str(row["id"])))
         newest[found.id] = found
-    return [each for each in newest.values() if each.state is not State.GONE]
+    return [each for each in newest.values() if each.state is not SavepointState.GONE]
 
 
 def kept_as(lake: Lake, name: str) -> Savepoint:
     """Return the savepoint that is kept under a name. Raises `NotFound`."""
-    kept = {each.name: each for each in savepoints_of(lake) if each.state is State.KEPT}
+    kept = {each.name: each for each in savepoints_of(lake) if each.state is SavepointState.KEPT}
     if name not in kept:
         there = f"; there are {', '.join(sorted(kept))}" if kept else ""
         raise NotFound(f"no savepoint {name} is kept{there}", remedy="penstock savepoint list")
@@ -80,7 +80,7 @@ def _savepoint(row: Mapping[str, Any], before: Savepoint | None) -> Savepoint:
     return Savepoint(
         id=row["id"],
         name=row["name"],
-        state=State(row["state"]),
+        state=SavepointState(row["state"]),
         epoch=Epoch(row["epoch"]),
         expires_at=row["expires_at"],
         at=row["at"] if before is None else before.at,

@@ -36,7 +36,7 @@ from lake.datasets import missing_file
 from lake.layout import Lake
 from lake.ledger import Ledger
 from lake.removals import AT_ONCE, NOBODY, Removals
-from lake.savepoint_states import HOLDING, NAME, Savepoint, State, kept_as, savepoints_of
+from lake.savepoint_states import HOLDING, NAME, Savepoint, SavepointState, kept_as, savepoints_of
 from lake.savepoint_tables import KeptTable
 from lake.table_columns import UTC_MICROS
 from lake.table_files import live_files, removed_files
@@ -124,7 +124,7 @@ class SavepointBook:
         taking = Savepoint(
             id=uuid.uuid4().hex,
             name=name,
-            state=State.TAKING,
+            state=SavepointState.TAKING,
             epoch=epoch,
             expires_at=expires_at,
             at=datetime.now(UTC),
@@ -138,7 +138,7 @@ class SavepointBook:
         # From here on nobody begins to remove a file of it, and none may have gone before.
         for table in tables:
             if self._is_going(table):
-                self._moved(taking, State.DROPPED)
+                self._moved(taking, SavepointState.DROPPED)
                 raise NotFound(
                     f"version {table.version} of {table.name}, which epoch {epoch} has, is not "
                     "kept any more",
@@ -164,9 +164,9 @@ class SavepointBook:
     def drop(self, savepoint: Savepoint) -> int:
         """Drop a savepoint and remove the files that nobody else knows; return how many."""
         if savepoint.state in HOLDING:
-            savepoint = self._moved(savepoint, State.DROPPED)
+            savepoint = self._moved(savepoint, SavepointState.DROPPED)
         removed = self._remove_orphans(savepoint)
-        self._moved(savepoint, State.GONE)
+        self._moved(savepoint, SavepointState.GONE)
         table = self._tables.open(self._path)
         assert table is not None, "the savepoint has rows"
         try:
@@ -202,7 +202,7 @@ class SavepointBook:
         return self._lake.name_at(root.removeprefix(self._lake.root).lstrip("/"))
 
     def _refuse_taken(self, name: str) -> None:
-        if any(each.name == name and each.state is State.KEPT for each in self.all()):
+        if any(each.name == name and each.state is SavepointState.KEPT for each in self.all()):
             raise Conflict(
                 f"there is a savepoint {name} already",
                 remedy=f"Take another name, or: penstock savepoint drop {name}",
@@ -210,11 +210,11 @@ class SavepointBook:
 
     def _kept(self, taking: Savepoint) -> Savepoint:
         """Keep a savepoint whose files are all there. Of two with one name the first is kept."""
-        kept = replace(taking, state=State.KEPT)
+        kept = replace(taking, state=SavepointState.KEPT)
 
         def rows(entry: int) -> list[dict[str, object]]:
             self._refuse_taken(taking.name)
-            if self._state_of(taking) is not State.TAKING:
+            if self._state_of(taking) is not SavepointState.TAKING:
                 raise Conflict(
                     f"the savepoint {taking.name} was dropped meanwhile, as one that a crash left",
                     remedy="Take it again.",
@@ -224,22 +224,22 @@ class SavepointBook:
         try:
             self._ledger.put(rows)
         except Conflict:
-            self._moved(taking, State.DROPPED)
+            self._moved(taking, SavepointState.DROPPED)
             raise
         return kept
 
-    def _state_of(self, savepoint: Savepoint) -> State:
-        return next((s.state for s in self.all() if s.id == savepoint.id), State.GONE)
+    def _state_of(self, savepoint: Savepoint) -> SavepointState:
+        return next((s.state for s in self.all() if s.id == savepoint.id), SavepointState.GONE)
 
-    def _moved(self, savepoint: Savepoint, state: State) -> Savepoint:
+    def _moved(self, savepoint: Savepoint, state: SavepointState) -> Savepoint:
         """Tell a later state. Raises `Conflict` for one that was looked at before it was KEPT."""
         now = replace(savepoint, state=state)
 
         def rows(entry: int) -> list[dict[str, object]]:
             newest = self._state_of(savepoint)
-            if newest is State.KEPT and savepoint.state is State.TAKING:
+            if newest is SavepointState.KEPT and savepoint.state is SavepointState.TAKING:
                 raise Conflict(f"the savepoint {savepoint.name} is kept since")
-            return [] if newest is State.GONE else [_row(now, entry)]
+            return [] if newest is SavepointState.GONE else [_row(now, entry)]
 
         self._ledger.put(rows)
         return now
@@ -275,13 +275,13 @@ class SavepointBook:
 
 def _is_due(savepoint: Savepoint, now: datetime) -> bool:
     match savepoint.state:
-        case State.TAKING:
+        case SavepointState.TAKING:
             return savepoint.at < now - UNFINISHED_AFTER
-        case State.KEPT:
+        case SavepointState.KEPT:
             return savepoint.expires_at is not None and savepoint.expires_at <= now
-        case State.DROPPED:
+        case SavepointState.DROPPED:
             return True
-        case State.GONE:
+        case SavepointState.GONE:
             return False
 
 

@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass, field, replace
 from kernel.errors import Cancelled, Conflict
 from replay.book import CLAIM, Replay, ReplayBook, State
 from replay.estimate import seconds_left
-from replay.progress import TICK_S, Progress
+from replay.progress import TICK_S, BuildProgress
 from replay.slices import SlicedBuild
 
-Report = Callable[[Progress], None]
+Report = Callable[[BuildProgress], None]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -129,7 +129,7 @@ class Course:
             raise self.taken_over()
         raise Cancelled(f"{self._which} was cancelled")
 
-    def _record(self, progress: Progress) -> bool:
+    def _record(self, progress: BuildProgress) -> bool:
         self._recorded = time.monotonic()
         now = self.replay.now(State.BUILDING, detail={**asdict(progress), **self.build.detail})
         try:
@@ -150,11 +150,11 @@ class Course:
             and known.detail.get(CLAIM) == self.build.claim
         )
 
-    def _progress(self, share: float) -> Progress:
+    def _progress(self, share: float) -> BuildProgress:
         build = self.build
         elapsed = time.monotonic() - self._started
         done = min(build.rows, build.rows_done + int(share * build.rows / build.slicing.slices))
-        return Progress(
+        return BuildProgress(
             rows=build.rows,
             done=done,
             slice=build.done,

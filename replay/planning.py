@@ -37,7 +37,7 @@ from replay.table_types import TypeDifference, differences
 BEFORE_ALL = Epoch(0)
 
 
-class Change(StrEnum):
+class ReplayChange(StrEnum):
     """What kind of change a replay makes to a projection."""
 
     NONE = "none"
@@ -98,7 +98,7 @@ class ReplayPlan:
     name: str
     live_generation: int
     generation: int
-    change: Change
+    change: ReplayChange
     why: str
     types: tuple[TypeDifference, ...]
     text: str | None
@@ -230,19 +230,19 @@ def refuse_full(plan: ReplayPlan) -> None:
         )
 
 
-def _change(subject: Subject, include_late: bool) -> tuple[Change, str]:
+def _change(subject: Subject, include_late: bool) -> tuple[ReplayChange, str]:
     old, new = declaration(subject.entry.name, subject.entry.text), subject.decl
     if include_late and not subject.entry.include_late:
-        return Change.NEW_GENERATION, "late rows are taken in"
+        return ReplayChange.NEW_GENERATION, "late rows are taken in"
     if old.key != new.key:
         told = f"the key was {', '.join(old.key)} and is {', '.join(new.key)}"
-        return Change.NEW_GENERATION, told
+        return ReplayChange.NEW_GENERATION, told
     if old.fingerprint != new.fingerprint:
-        return Change.NEW_GENERATION, "the query is another one"
+        return ReplayChange.NEW_GENERATION, "the query is another one"
     if (old.freshness, old.emit, old.sink) != (new.freshness, new.emit, new.sink):
         told = "its rows stay the same: penstock projection apply takes it without a build"
-        return Change.COMPATIBLE, told
-    return Change.NONE, "the deployed query, computed again"
+        return ReplayChange.COMPATIBLE, told
+    return ReplayChange.NONE, "the deployed query, computed again"
 
 
 def _held(site: Site, subject: Subject) -> tuple[HeldInput, ...]:

@@ -16,7 +16,7 @@ TICK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class BuildProgress:
     """`done` of `rows` input rows, `slice` of `slices` finished; `rate` in rows a second.
 
     `eta_s`: seconds left, at least and at most; None before the first slice is done.

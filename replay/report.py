@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kernel.errors import InvalidRequest
 from replay.differences import Drift
-from replay.verify import Comparison
+from replay.verify import GenerationComparison
 
 SUFFIXES = (".html", ".json")
 _ACCEPTED, _REFUSED = '<p class="accepted">', '<p class="refused">'
@@ -30,7 +30,7 @@ def refuse_other(path: Path) -> None:
         )
 
 
-def write_report(found: Comparison, path: Path) -> None:
+def write_report(found: GenerationComparison, path: Path) -> None:
     """Write a comparison to a file, in the form that its suffix names."""
     refuse_other(path)
     text = page(found) if path.suffix == ".html" else json.dumps(found.document, indent=2)
@@ -43,7 +43,7 @@ def write_report(found: Comparison, path: Path) -> None:
         ) from error
 
 
-def page(found: Comparison) -> str:
+def page(found: GenerationComparison) -> str:
     """Return a comparison as an HTML page without scripts or anything from elsewhere."""
     title = f"{found.name}: generation {found.generation} at epoch {found.epoch}"
     verdict = _ACCEPTED if found.accepted else _REFUSED
@@ -78,7 +78,7 @@ def page(found: Comparison) -> str:
     )
 
 
-def _expectation(found: Comparison) -> Iterable[str]:
+def _expectation(found: GenerationComparison) -> Iterable[str]:
     if found.expectation.rows:
         yield f"<p>Expected: <code>{escape(found.expectation.rows)}</code></p>"
     if found.expectation.columns:
@@ -92,7 +92,7 @@ def _drift(drift: Drift) -> list[object]:
     return [drift.name, drift.rows, drift.greatest, drift.key, drift.live, drift.built]
 
 
-def _examples(found: Comparison) -> str:
+def _examples(found: GenerationComparison) -> str:
     rows: list[list[object]] = []
     for example in found.rows.examples:
         for side in ("live", "built"):

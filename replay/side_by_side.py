@@ -12,7 +12,7 @@ from kernel.positions import Epoch
 from replay.book import READY, ReplayBook
 from replay.subject import Site
 from replay.swap import CatchUp
-from replay.verify import NOTHING, Comparison, Expectation, comparable, live_epoch, verify
+from replay.verify import NOTHING, Expectation, GenerationComparison, comparable, live_epoch, verify
 
 
 def comparisons(
@@ -23,7 +23,7 @@ def comparisons(
     generation: int | None = None,
     expectation: Expectation = NOTHING,
     go_on: Callable[[], bool] = lambda: False,
-) -> Iterator[Comparison]:
+) -> Iterator[GenerationComparison]:
     """Yield a comparison as of now, and one for each newer epoch as long as `go_on` says so.
 
     `catch_up` gives what brings a generation to an epoch. `go_on` is asked when nothing is new, and

@@ -48,7 +48,7 @@ NOTHING = Expectation()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class GenerationComparison:
     """What differs between the live generation and the built one, at one epoch.
 
     `types` counts every column, hidden ones too. `columns` are those whose values were compared:
@@ -112,7 +112,7 @@ def verify(
     *,
     generation: int | None = None,
     expectation: Expectation = NOTHING,
-) -> Comparison:
+) -> GenerationComparison:
     """Compare the newest built generation with the live one, and note the result in the book.
 
     Raises `NotFound` when there is none, or when the live one has no version at its epoch, or does
@@ -169,7 +169,7 @@ def _compare(
     expectation: Expectation,
     *,
     declared: bool,
-) -> Comparison:
+) -> GenerationComparison:
     theirs = set(schema_of(built).names)
     columns = [name for name in schema_of(stable).names if name in theirs]
     _refuse_unknown(expectation.columns, {*theirs, *schema_of(stable).names})
@@ -184,7 +184,7 @@ def _compare(
     by_order = subject_of(site, replay.name, replay.text).plan.ordered
     left_out = {EPOCH, *expectation.columns, *(() if by_order else ORDER)} - set(key)
     compared = tuple(name for name in columns if name not in left_out)
-    return Comparison(
+    return GenerationComparison(
         name=replay.name,
         generation=replay.generation,
         epoch=replay.epoch,

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from kernel.errors import SchemaViolation
 from schemas import debezium
 from schemas.lake_columns import lake_columns
-from schemas.pg_exact import Reading
+from schemas.pg_exact import ExactReading
 from schemas.pg_moments import MICROS_MAX, MICROS_MIN, time_text
 from schemas.pg_text import read_column
 from schemas.pg_types import LOCAL_MICROS, UTC_MICROS, SourceColumn, lake_type
@@ -65,7 +65,7 @@ class ColumnType:
     source: SourceColumn | None = None
     lost: Callable[[Any], str | None] | None = None
 
-    def read(self, values: pa.Array) -> Reading:
+    def read(self, values: pa.Array) -> ExactReading:
         """Make a column of PostgreSQL's text, for a type with `source`."""
         assert self.source is not None, "only text of PostgreSQL is read this way"
         return read_column(self.source, values)

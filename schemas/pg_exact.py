@@ -21,11 +21,11 @@ import pyarrow as pa
 
 from schemas.pg_types import EXACT
 
-__all__ = ["EXACT", "Reading", "carried_exact", "exact_column", "exact_texts", "with_exact"]
+__all__ = ["EXACT", "ExactReading", "carried_exact", "exact_column", "exact_texts", "with_exact"]
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ExactReading:
     """A column's values, and the rows (bool, no nulls) whose value it could not hold, if any."""
 
     values: pa.Array

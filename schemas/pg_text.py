@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from kernel.errors import SchemaViolation
 from schemas.pg_arrays import array_texts
 from schemas.pg_doubles import geometry_text
-from schemas.pg_exact import Reading, exact_column, with_exact
+from schemas.pg_exact import ExactReading, exact_column, with_exact
 from schemas.pg_moments import date_of, micros_of
 from schemas.pg_types import LOCAL_MICROS, UTC_MICROS, SourceColumn, item_type, lake_type
 
@@ -26,7 +26,7 @@ _DATE = r"^\d{4}-\d\d-\d\d$"
 _MOMENT = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?([+-]\d\d(:\d\d)?)?$"
 _GEOMETRIC = frozenset(("point", "line", "lseg", "box", "path", "polygon", "circle"))
 
-Read = Callable[[pa.Array], Reading]
+Read = Callable[[pa.Array], ExactReading]
 
 
 def text_to_lake(columns: Sequence[SourceColumn], texts: pa.Table) -> pa.Table:
@@ -49,7 +49,7 @@ def text_to_lake(columns: Sequence[SourceColumn], texts: pa.Table) -> pa.Table:
     return with_exact(table, exact_column(lost)) if lost else table
 
 
-def read_column(column: SourceColumn, texts: pa.Array) -> Reading:
+def read_column(column: SourceColumn, texts: pa.Array) -> ExactReading:
     """Read the text of one column. Raises `SchemaViolation`."""
     if texts.type != pa.string():
         texts = texts.cast(pa.string())
@@ -68,36 +68,36 @@ def _reader(column: SourceColumn) -> Read:
     if pa.types.is_decimal(kind):
         return _money if column.type == "money" else lambda texts: _decimal(texts, kind)
     if pa.types.is_binary(kind):
-        return lambda texts: Reading(_bytes(texts))
+        return lambda texts: ExactReading(_bytes(texts))
     if pa.types.is_date32(kind):
         return lambda texts: _saturating(texts, kind, _DATE, date_of)
     if kind in (LOCAL_MICROS, UTC_MICROS):
         return lambda texts: _saturating(texts, kind, _MOMENT, micros_of)
     if column.type in _GEOMETRIC:
         return _geometric
-    return lambda texts: Reading(texts.cast(kind))
+    return lambda texts: ExactReading(texts.cast(kind))
 
 
-def _boolean(texts: pa.Array) -> Reading:
+def _boolean(texts: pa.Array) -> ExactReading:
     true = pc.is_in(texts, pa.array(["t", "1"]))
     known = pc.is_in(texts, pa.array(["t", "f", "1", "0", None], pa.string()))
     if not pc.all(known).as_py() and len(texts):
         raise ValueError("neither t nor f")
-    return Reading(pc.if_else(pc.is_valid(texts), true, None) if texts.null_count else true)
+    return ExactReading(pc.if_else(pc.is_valid(texts), true, None) if texts.null_count else true)
 
 
-def _decimal(texts: pa.Array, kind: pa.DataType) -> Reading:
+def _decimal(texts: pa.Array, kind: pa.DataType) -> ExactReading:
     nan = pc.equal(texts, "NaN")
     if not pc.any(nan).as_py():
-        return Reading(texts.cast(kind))
+        return ExactReading(texts.cast(kind))
     lost = pc.fill_null(nan, False)
-    return Reading(pc.if_else(lost, None, texts).cast(kind), lost)
+    return ExactReading(pc.if_else(lost, None, texts).cast(kind), lost)
 
 
-def _money(texts: pa.Array) -> Reading:
+def _money(texts: pa.Array) -> ExactReading:
     # `$1,234.56`, `-$1,234.56`: only such locales are admitted (`schemas.pg_types.refusal`).
     plain = pc.replace_substring_regex(texts, r"[^0-9.-]", "")
-    return Reading(plain.cast(pa.decimal128(19, 2)))
+    return ExactReading(plain.cast(pa.decimal128(19, 2)))
 
 
 def _bytes(texts: pa.Array) -> pa.Array:
@@ -113,10 +113,10 @@ def _bytes(texts: pa.Array) -> pa.Array:
 
 def _saturating(
     texts: pa.Array, kind: pa.DataType, ordinary: str, odd: Callable[[str], tuple[int, bool]]
-) -> Reading:
+) -> ExactReading:
     """Read dates or timestamps; what Arrow cannot read is read by `odd`: value, and whether kept"""
     try:
-        return Reading(texts.cast(kind))
+        return ExactReading(texts.cast(kind))
     except pa.ArrowInvalid:
         pass
     plain = pc.fill_null(pc.match_substring_regex(texts, ordinary), True)
@@ -126,16 +126,16 @@ def _saturating(
     mask = pc.invert(plain)
     values = pc.replace_with_mask(values, mask, pa.array([v for v, _ in rest], numbers))
     lost = pc.replace_with_mask(mask, mask, pa.array([not kept for _, kept in rest], pa.bool_()))
-    return Reading(values.cast(kind), lost)
+    return ExactReading(values.cast(kind), lost)
 
 
-def _geometric(texts: pa.Array) -> Reading:
-    return Reading(
+def _geometric(texts: pa.Array) -> ExactReading:
+    return ExactReading(
         pa.array([None if t is None else geometry_text(t) for t in texts.to_pylist()], pa.string())
     )
 
 
-def _array(column: SourceColumn, texts: pa.Array) -> Reading:
+def _array(column: SourceColumn, texts: pa.Array) -> ExactReading:
     lists, lost = array_texts(texts, column.dimensions, column.delimiter)
     leaves = lists
     while pa.types.is_list(leaves.type):
@@ -144,7 +144,7 @@ def _array(column: SourceColumn, texts: pa.Array) -> Reading:
     if items.lost is not None:
         bad = _rows_of_leaves(lists, items.lost)
         lost = bad if lost is None else pc.or_(lost, bad)
-    return Reading(_regrown(lists, items.values), lost)
+    return ExactReading(_regrown(lists, items.values), lost)
 
 
 def _regrown(lists: pa.Array, leaves: pa.Array) -> pa.Array:

@@ -26,7 +26,7 @@ _PLAIN: Final = "".join(map(chr, range(0x21, 0x7F))).translate({ord(each): None 
 _BESIDE: Final = {"head": b"penstock-head", "next_after": b"penstock-next-after"}
 
 
-class Answers(Protocol):
+class Routes(Protocol):
     """The application that has the routes."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -45,7 +45,7 @@ def wants_cloud_events(scope: Scope) -> bool:
 
 
 async def answer_cloud_events(
-    inner: Answers, runtime: Runtime, scope: Scope, receive: Receive, send: Send
+    inner: Routes, runtime: Runtime, scope: Scope, receive: Receive, send: Send
 ) -> None:
     """Serve a read by `inner` and send its events as CloudEvents.
 

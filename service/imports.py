@@ -52,7 +52,7 @@ class Line:
 
 
 @dataclass(slots=True, kw_only=True)
-class Progress:
+class ImportProgress:
     """What an import has done: all lines up to `lines` are on disk. `at`: the one it works on."""
 
     lines: int = 0
@@ -80,7 +80,7 @@ async def import_events(request: Request) -> Response:
     """
     runtime = runtime_of(request)
     context = context_of(runtime.config, dict(request.headers.raw))
-    progress = Progress()
+    progress = ImportProgress()
     try:
         if (connection := connection_of(request.scope)) is not None:
             connection.patient = True  # The answer shall say how far the import came.
@@ -100,7 +100,7 @@ async def _import(
     runtime: Runtime,
     context: RequestContext,
     lines: AsyncIterator[tuple[int, bytes]],
-    progress: Progress,
+    progress: ImportProgress,
 ) -> None:
     opened, at_once = runtime.opened, runtime.config.import_chunk_events
     chunk: list[Line] = []
@@ -117,7 +117,7 @@ async def _import(
         await _commit(opened, chunk, progress)
 
 
-async def _commit(opened: Opened, chunk: list[Line], progress: Progress) -> None:
+async def _commit(opened: Opened, chunk: list[Line], progress: ImportProgress) -> None:
     opened.storage.check()
     encoded: list[EncodedEvent] = []
     for line in chunk:
@@ -133,7 +133,7 @@ async def _commit(opened: Opened, chunk: list[Line], progress: Progress) -> None
 
 
 async def _append(
-    opened: Opened, chunk: list[tuple[Line, EncodedEvent]], progress: Progress
+    opened: Opened, chunk: list[tuple[Line, EncodedEvent]], progress: ImportProgress
 ) -> None:
     """Append lines together; those that follow each other in one stream go as one."""
     appends = []

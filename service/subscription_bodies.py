@@ -9,7 +9,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from eventstore.groups.model import MAX_IDS, Parked, Settled, Standing, Terms
+from eventstore.groups.model import MAX_IDS, GroupStanding, Parked, Settled, Terms
 from eventstore.names import check_tag
 from eventstore.store import EventFilter
 from kernel.positions import Position
@@ -95,7 +95,7 @@ class ReplayBody(_Body):
     ids: Annotated[list[UUID], Field(min_length=1, max_length=MAX_IDS)] | None = None
 
 
-def standing_document(standing: Standing) -> dict[str, Any]:
+def standing_document(standing: GroupStanding) -> dict[str, Any]:
     """Return how a subscription is shown."""
     subscription = standing.subscription
     terms = subscription.terms

@@ -7,7 +7,7 @@ from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from eventstore.groups.model import Standing
+from eventstore.groups.model import GroupStanding
 
 
 class SubscriptionMetrics:
@@ -45,7 +45,9 @@ class SubscriptionMetrics:
         """One event more that a deliverer sent, tried in vain, or parked."""
         self.deliveries.labels(delivery, outcome).inc()
 
-    def show(self, standings: Sequence[Standing], *, waiting: int, up: Mapping[str, bool]) -> None:
+    def show(
+        self, standings: Sequence[GroupStanding], *, waiting: int, up: Mapping[str, bool]
+    ) -> None:
         """Replace what was shown by how subscriptions, and deliverers by name, stand now."""
         for name, works in up.items():
             self.delivery_up.labels(name).set(works)

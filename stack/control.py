@@ -21,8 +21,8 @@ from pathlib import Path
 from kernel.errors import Conflict, NotFound, Unavailable
 from stack.accounts import data_folder, postgres_account
 from stack.logs import last_words
-from stack.plan import Plan
-from stack.planning import Options, make_plan
+from stack.plan import StackPlan
+from stack.planning import UpOptions, make_plan
 from stack.progress import Report, silent
 from stack.running_part import WAITS, Running
 from stack.status import parts as parts_of
@@ -33,14 +33,14 @@ from stack.workspace import Workspace
 _POLL_S = 0.05
 
 
-def up(path: Path, options: Options | None = None, report: Report = silent) -> dict[str, object]:
+def up(path: Path, options: UpOptions | None = None, report: Report = silent) -> dict[str, object]:
     """Start what is asked for, or attach to what runs already; return the endpoints once ready.
 
     A running stack keeps its parts and ports; parts that it lacks are added, failed ones tried
     again. Raises `Unavailable` naming the part that failed, with the last lines of its log; what
     did start goes on. Ctrl-C stops again what this call has started.
     """
-    options = options or Options()
+    options = options or UpOptions()
     try:
         return _up(Workspace.at(path), options, report)
     except Unavailable as error:
@@ -50,7 +50,7 @@ def up(path: Path, options: Options | None = None, report: Report = silent) -> d
         return _up(Workspace.at(path), options, report)
 
 
-def _up(workspace: Workspace, options: Options, report: Report) -> dict[str, object]:
+def _up(workspace: Workspace, options: UpOptions, report: Report) -> dict[str, object]:
     workspace.make()
     with workspace.one_at_a_time():
         if workspace.supervisor_pid() is None:
@@ -66,7 +66,7 @@ def _up(workspace: Workspace, options: Options, report: Report) -> dict[str, obj
         raise
 
 
-def up_foreground(path: Path, options: Options, report: Report = silent) -> None:
+def up_foreground(path: Path, options: UpOptions, report: Report = silent) -> None:
     """Start and supervise in this process until Ctrl-C or SIGTERM, then stop all in order.
 
     Raises `Conflict` when a supervisor runs already.
@@ -91,7 +91,7 @@ def up_foreground(path: Path, options: Options, report: Report = silent) -> None
     lock.release()
 
 
-def launch(workspace: Workspace, plan: Plan) -> bool:
+def launch(workspace: Workspace, plan: StackPlan) -> bool:
     """Hand a plan to the workspace's supervisor. Return whether one had to be started for it."""
     workspace.make()
     workspace.write_plan(plan)
@@ -121,7 +121,7 @@ def launch(workspace: Workspace, plan: Plan) -> bool:
 
 
 def wait_ready(
-    workspace: Workspace, plan: Plan, *, timeout_s: float, report: Report = silent
+    workspace: Workspace, plan: StackPlan, *, timeout_s: float, report: Report = silent
 ) -> dict[str, object]:
     """Wait until all parts of `plan` are ready; return the endpoints.
 

@@ -35,7 +35,7 @@ OPEN_FILES = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class DoctorCheck:
     """One line of the doctor. `fix` is the next command or change when it is not ok."""
 
     name: str
@@ -49,13 +49,13 @@ class Check:
         return asdict(self)
 
 
-def examine(path: Path, *, ports: Mapping[str, int], min_free_bytes: int) -> list[Check]:
+def examine(path: Path, *, ports: Mapping[str, int], min_free_bytes: int) -> list[DoctorCheck]:
     """Return all checks for a workspace at `path`, which need not exist yet.
 
     `ports` are those that the stack would like to have, by part.
     """
     workspace = Workspace.at(path)
-    checks: dict[str, Callable[[], Check]] = {
+    checks: dict[str, Callable[[], DoctorCheck]] = {
         "python": _python,
         "java": _java,
         "postgres": lambda: _postgres(workspace),
@@ -73,19 +73,19 @@ def examine(path: Path, *, ports: Mapping[str, int], min_free_bytes: int) -> lis
     return [_carefully(name, check) for name, check in checks.items()]
 
 
-def _carefully(name: str, check: Callable[[], Check]) -> Check:
+def _carefully(name: str, check: Callable[[], DoctorCheck]) -> DoctorCheck:
     """Turn an error of ours into a line with its remedy; a fix is shown only where one is due."""
     try:
         found = check()
     except PenstockError as error:
-        return Check(
+        return DoctorCheck(
             name=name, required="see found", found=error.message, ok=False, fix=error.remedy
         )
     return replace(found, fix=None) if found.ok else found
 
 
-def _python() -> Check:
-    return Check(
+def _python() -> DoctorCheck:
+    return DoctorCheck(
         name="python",
         required=f"{'.'.join(map(str, OLDEST_PYTHON))} or newer",
         found=".".join(map(str, sys.version_info[:3])),
@@ -94,13 +94,13 @@ def _python() -> Check:
     )
 
 
-def _java() -> Check:
+def _java() -> DoctorCheck:
     java = find_java()
     found = f"{java.version} in {java.home}"
-    return Check(name="java", required=f"{OLDEST} or newer", found=found, ok=True)
+    return DoctorCheck(name="java", required=f"{OLDEST} or newer", found=found, ok=True)
 
 
-def _postgres(workspace: Workspace) -> Check:
+def _postgres(workspace: Workspace) -> DoctorCheck:
     """Can the account that runs PostgreSQL reach its programs and data, and do they run?"""
     account = postgres_account()
     place = postgres_place(workspace)
@@ -116,7 +116,7 @@ def _postgres(workspace: Workspace) -> Check:
     )
     where = "closed to it" if _closed_home() else "open"
     home = f"; your home is {where}, which is fine" if account.uid is not None else ""
-    return Check(
+    return DoctorCheck(
         name="postgres",
         required="programs and data within reach of an ordinary account",
         found=f"{shown.stdout.strip() or shown.stderr.strip()} as {account.name},"
@@ -126,9 +126,9 @@ def _postgres(workspace: Workspace) -> Check:
     )
 
 
-def _disk(workspace: Workspace, min_free_bytes: int) -> Check:
+def _disk(workspace: Workspace, min_free_bytes: int) -> DoctorCheck:
     free = shutil.disk_usage(_existing(workspace.root)).free
-    return Check(
+    return DoctorCheck(
         name="disk",
         required=f"{min_free_bytes / 1e9:.1f} GB free for data",
         found=f"{free / 1e9:.1f} GB free in {_existing(workspace.root)}",
@@ -137,10 +137,10 @@ def _disk(workspace: Workspace, min_free_bytes: int) -> Check:
     )
 
 
-def _memory(workspace: Workspace) -> Check:
+def _memory(workspace: Workspace) -> DoctorCheck:
     available = psutil.virtual_memory().available
     running = workspace.supervisor_pid() is not None
-    return Check(
+    return DoctorCheck(
         name="memory",
         required=f"{MEMORY_BYTES / 1e9:.0f} GB available, or the stack running",
         found=f"{available / 1e9:.1f} GB available{', the stack runs' if running else ''}",
@@ -149,10 +149,10 @@ def _memory(workspace: Workspace) -> Check:
     )
 
 
-def _open_files() -> Check:
+def _open_files() -> DoctorCheck:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = hard == resource.RLIM_INFINITY
-    return Check(
+    return DoctorCheck(
         name="open files",
         required=f"a hard limit of {OPEN_FILES}",
         found="unlimited" if unlimited else str(hard),
@@ -161,12 +161,12 @@ def _open_files() -> Check:
     )
 
 
-def _folder(workspace: Workspace) -> Check:
+def _folder(workspace: Workspace) -> DoctorCheck:
     complaint = path_complaint(workspace.root) or path_complaint(cache_dir())
     nearest = _existing(workspace.root)
     writable = os.access(nearest, os.W_OK)
     found = complaint or (str(workspace.root) if writable else f"{nearest} cannot be written")
-    return Check(
+    return DoctorCheck(
         name="workspace",
         required="a folder that you may write, without commas or quotes in its path",
         found=found,
@@ -175,10 +175,10 @@ def _folder(workspace: Workspace) -> Check:
     )
 
 
-def _temporary_folder() -> Check:
+def _temporary_folder() -> DoctorCheck:
     folder = tempfile.gettempdir()
     barred = bool(os.statvfs(folder).f_flag & getattr(os, "ST_NOEXEC", 0))
-    return Check(
+    return DoctorCheck(
         name="temporary folder",
         required="may hold programs (Java unpacks native libraries there)",
         found=f"{folder}{' is mounted noexec' if barred else ''}",
@@ -187,23 +187,25 @@ def _temporary_folder() -> Check:
     )
 
 
-def _jars() -> Check:
+def _jars() -> DoctorCheck:
     artifacts = read_lock()
     missing = absent(artifacts)
     megabytes = sum(artifact.size_bytes for artifact in missing) / 1e6
     count = f"{len(artifacts) - len(missing)} of {len(artifacts)} in {cache_dir()}"
     later = f", {megabytes:.0f} MB to be fetched at the first up" if missing else ""
-    return Check(name="jars", required="the bytes of the lock file", found=count + later, ok=True)
+    return DoctorCheck(
+        name="jars", required="the bytes of the lock file", found=count + later, ok=True
+    )
 
 
-def _network() -> Check:
+def _network() -> DoctorCheck:
     """Proxy and certificates; whether the outside answers shows when jars are fetched."""
     certificates = certificates_from_environment(os.environ)
     named = [name for name in VARIABLES if os.environ.get(name)]
     proxy = os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy")
     shown = proxy.rpartition("@")[2].rpartition("//")[2] if proxy else "none"
     trust = f"{len(certificates)} from {', '.join(named)}" if named else "those of Java"
-    return Check(
+    return DoctorCheck(
         name="network",
         required="a readable certificate bundle, if one is named",
         found=f"proxy: {shown}; certificates: {trust}",
@@ -211,7 +213,7 @@ def _network() -> Check:
     )
 
 
-def _ports(workspace: Workspace, ports: Mapping[str, int]) -> Check:
+def _ports(workspace: Workspace, ports: Mapping[str, int]) -> DoctorCheck:
     running = workspace.supervisor_pid() is not None
     taken = [f"{port} ({name})" for name, port in ports.items() if not is_free(port)]
     found = "free"
@@ -219,17 +221,17 @@ def _ports(workspace: Workspace, ports: Mapping[str, int]) -> Check:
         found = "the stack runs, see penstock status"
     elif taken:
         found = f"taken: {', '.join(taken)}; the next free ones will be used"
-    return Check(name="ports", required="some free ports", found=found, ok=True)
+    return DoctorCheck(name="ports", required="some free ports", found=found, ok=True)
 
 
-def _loopback() -> Check:
+def _loopback() -> DoctorCheck:
     try:
         with socket.create_server(("127.0.0.1", 0)) as server:
             socket.create_connection(server.getsockname(), timeout=2).close()
         complaint = None
     except OSError as error:
         complaint = str(error)
-    return Check(
+    return DoctorCheck(
         name="loopback",
         required="127.0.0.1 can be reached",
         found=complaint or "it can",
@@ -238,8 +240,8 @@ def _loopback() -> Check:
     )
 
 
-def _docker() -> Check:
-    return Check(name="docker", required="not needed", found="not looked for", ok=True)
+def _docker() -> DoctorCheck:
+    return DoctorCheck(name="docker", required="not needed", found="not looked for", ok=True)
 
 
 def _existing(path: Path) -> Path:

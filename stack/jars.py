@@ -24,7 +24,7 @@ from stack.connect import JAR as KEEP_NULLS_JAR
 from stack.ivy import Fetch, default_environ
 from stack.java import find_java
 from stack.lock import GROUPS, LOCK_FILE, STORES, Artifact, read_lock
-from stack.progress import Progress, Report, silent
+from stack.progress import DownloadProgress, Report, silent
 from stack.spark import JAR as LOG_STORE_JAR
 
 # Counts how often the way of unpacking has changed.
@@ -167,7 +167,7 @@ def _fetch(
     store: _Store, missing: list[Artifact], root: Path, mirror: str | None, report: Report
 ) -> None:
     ivy = root / "ivy"
-    meter = Progress(missing, ivy / "store", report)
+    meter = DownloadProgress(missing, ivy / "store", report)
     fetch = Fetch(java=find_java(), folder=ivy, mirror=mirror, environ=default_environ())
     retrieved = fetch.run(missing, on_tick=meter.tick)
     meter.done()

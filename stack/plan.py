@@ -95,7 +95,7 @@ class Restarts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class StackPlan:
     """All parts of one workspace and the endpoints that they give.
 
     A later plan of a workspace has a greater `number`. A ready part is asked again every
@@ -117,10 +117,10 @@ class Plan:
         return json.dumps(asdict(self), indent=1)
 
     @staticmethod
-    def from_json(text: str) -> Plan:
+    def from_json(text: str) -> StackPlan:
         """Read what `to_json` wrote."""
         raw = json.loads(text)
-        return Plan(
+        return StackPlan(
             parts=tuple(_part(item) for item in raw["parts"]),
             endpoints=raw["endpoints"],
             restarts=Restarts(**raw["restarts"]),

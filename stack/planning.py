@@ -13,7 +13,7 @@ from stack import parts as definitions
 from stack.accounts import postgres_place
 from stack.jars import resolve
 from stack.java import Java, find_java
-from stack.plan import LOCAL_PARTS, Part, Plan, in_order, write_atomically
+from stack.plan import LOCAL_PARTS, Part, StackPlan, in_order, write_atomically
 from stack.ports import DEFAULT_BASE, choose
 from stack.progress import Report
 from stack.workspace import Workspace
@@ -25,7 +25,7 @@ ExtraParts = Callable[[Mapping[str, int], Mapping[str, str]], Sequence[Part]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class UpOptions:
     """What `up` is asked for.
 
     `parts` of `LOCAL_PARTS`; `postgres_dsn` replaces the local PostgreSQL; `wanted_ports` by name
@@ -46,7 +46,7 @@ class Options:
     timeout_s: float = 600.0
 
 
-def make_plan(workspace: Workspace, options: Options, report: Report) -> Plan:
+def make_plan(workspace: Workspace, options: UpOptions, report: Report) -> StackPlan:
     """Return the plan for what is asked, together with what a running stack has already.
 
     Parts that run keep their definition and ports. Renders configuration files, makes the
@@ -61,10 +61,10 @@ def make_plan(workspace: Workspace, options: Options, report: Report) -> Plan:
     made = _Builder(workspace, options, local, ports, report).build()
     merged = {**{part.name: part for part in made}, **kept}
     endpoints = _endpoints(workspace, merged, ports, options)
-    return Plan(parts=tuple(in_order(merged.values())), endpoints=endpoints)
+    return StackPlan(parts=tuple(in_order(merged.values())), endpoints=endpoints)
 
 
-def _agreeing(options: Options, running: Plan, kept: Mapping[str, Part]) -> Options:
+def _agreeing(options: UpOptions, running: StackPlan, kept: Mapping[str, Part]) -> UpOptions:
     """Take over which PostgreSQL a running stack uses."""
     dsn = None if "postgres" in kept else running.endpoints.get("postgres.dsn")
     if options.postgres_dsn and options.postgres_dsn != dsn:
@@ -75,7 +75,7 @@ def _agreeing(options: Options, running: Plan, kept: Mapping[str, Part]) -> Opti
     return replace(options, postgres_dsn=None if dsn is None else str(dsn))
 
 
-def _local_parts(options: Options) -> tuple[str, ...]:
+def _local_parts(options: UpOptions) -> tuple[str, ...]:
     unknown = set(options.parts) - set(LOCAL_PARTS)
     if unknown:
         raise InvalidRequest(f"no part {min(unknown)!r}; there are: {', '.join(LOCAL_PARTS)}")
@@ -89,7 +89,7 @@ class _Builder:
     def __init__(
         self,
         workspace: Workspace,
-        options: Options,
+        options: UpOptions,
         local: tuple[str, ...],
         ports: Mapping[str, int],
         report: Report,
@@ -159,7 +159,7 @@ class _Builder:
 
 def _choose_ports(
     workspace: Workspace,
-    options: Options,
+    options: UpOptions,
     local: tuple[str, ...],
     kept: Mapping[str, Part],
 ) -> dict[str, int]:
@@ -182,7 +182,7 @@ def _endpoints(
     workspace: Workspace,
     parts: Mapping[str, Part],
     ports: Mapping[str, int],
-    options: Options,
+    options: UpOptions,
 ) -> dict[str, str | int]:
     found: dict[str, str | int] = {}
     if "postgres" in parts:

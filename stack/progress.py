@@ -18,7 +18,7 @@ def silent(line: str) -> None:
     """Report nothing."""
 
 
-class Progress:
+class DownloadProgress:
     """Watches the folder that Ivy downloads to and reports once a second what has moved."""
 
     def __init__(self, artifacts: Sequence[Artifact], folder: Path, report: Report) -> None:

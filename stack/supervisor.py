@@ -17,7 +17,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from stack.plan import Part, Plan, in_order, write_atomically
+from stack.plan import Part, StackPlan, in_order, write_atomically
 from stack.probes import serves
 from stack.running_part import WAITS, Running
 from stack.workspace import Workspace
@@ -34,7 +34,7 @@ class Supervisor:
     def __init__(self, workspace: Workspace, *, on_change: Callable[[Running], None] | None = None):
         self.workspace = workspace
         self.on_change = on_change
-        self.plan: Plan = workspace.read_plan()
+        self.plan: StackPlan = workspace.read_plan()
         self.parts: dict[str, Running] = {}
         self.keepers: dict[str, asyncio.Task[None]] = {}
         self.stopping = asyncio.Event()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from kernel.errors import Misconfigured
-from stack.plan import Plan, write_atomically
+from stack.plan import StackPlan, write_atomically
 
 _POLL_S = 0.05
 _CLAIM_S = 1.0
@@ -101,11 +101,11 @@ class Workspace:
                 remedy="Choose a folder that you may write: penstock up --workspace DIR",
             ) from error
 
-    def read_plan(self) -> Plan:
+    def read_plan(self) -> StackPlan:
         """Return the plan of the present or last run."""
-        return Plan.from_json(self.plan_file.read_text())
+        return StackPlan.from_json(self.plan_file.read_text())
 
-    def write_plan(self, plan: Plan) -> None:
+    def write_plan(self, plan: StackPlan) -> None:
         """Store the plan for the supervisor."""
         write_atomically(self.plan_file, plan.to_json(), mode=0o600)
 

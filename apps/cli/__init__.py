@@ -76,7 +76,7 @@ A call imports only the module of its command. A command's own documentation beg
 """
 
 
-class Penstock(LazyGroup):
+class CommandLine(LazyGroup):
     """The commands of `COMMANDS`."""
 
     modules: ClassVar = {name: module for module, lines in COMMANDS.items() for name in lines}
@@ -87,7 +87,7 @@ def build() -> typer.Typer:
     """Assemble the command line."""
     app = typer.Typer(
         name="penstock",
-        cls=Penstock,
+        cls=CommandLine,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         # Plain help: it fits the terminal, has no frames in pipes, and needs no second to load.

@@ -12,8 +12,8 @@ from apps.cli.demo_options import (
     DEFAULT_FLIGHTS,
     DEFAULT_FOLDER,
     FEWEST_FLIGHTS,
+    DemoOptions,
     LakePlace,
-    Options,
 )
 from apps.cli.options import JsonOption
 from apps.cli.output import emit
@@ -47,7 +47,7 @@ def demo(
     as_json: JsonOption = False,
 ) -> None:
     """Run the whole system on real flights and check every figure. Exit code 1 if one is wrong."""
-    options = Options(
+    options = DemoOptions(
         flights=None if everything else flights,
         folder=workspace,
         keep=keep,

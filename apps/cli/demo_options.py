@@ -24,7 +24,7 @@ class LakePlace(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class DemoOptions:
     """`flights` None takes all of the year; `seed` decides which events come late. On `s3`
     the lake lies in a store that runs as long as the demo does, on the port behind the stack's."""
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from projections.sql.shape import Plan
-    from projections.trial.playback import Verdict
+    from projections.trial.playback import ExpectationVerdict
 
 SUFFIX = ".test"
 
@@ -98,7 +98,7 @@ def _test_files(places: Sequence[Path]) -> Iterator[Path]:
         yield file
 
 
-def _document(verdict: Verdict) -> dict[str, object]:
+def _document(verdict: ExpectationVerdict) -> dict[str, object]:
     differences = [
         {"way": way, "kind": one.kind, "key": one.key, "expected": one.expected, "found": one.found}
         for way, several in verdict.failures.items()
@@ -115,7 +115,7 @@ def _document(verdict: Verdict) -> dict[str, object]:
     }
 
 
-def _lines(file: Path, verdict: Verdict) -> list[str]:
+def _lines(file: Path, verdict: ExpectationVerdict) -> list[str]:
     """Say what became of an expectation; the same differences of several ways are said once."""
     title = f"{file}:{verdict.line}: {verdict.test}: {verdict.projection}"
     if verdict.ok:

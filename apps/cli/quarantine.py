@@ -215,7 +215,7 @@ def _decide(
 ) -> tuple[tuple[int, ...], int]:
     """Write down what is to become of records; return the decisions' numbers, and how many."""
     from lake.rows import SmallTables
-    from pipeline.installs.install_book import Entry, announce
+    from pipeline.installs.install_book import InstallEntry, announce
     from projections.serve.quarantined_records import MOST_AT_ONCE, places_of, waiting_records
 
     lake = lake_of(found)
@@ -230,7 +230,7 @@ def _decide(
             places = places_of(rows[first : first + MOST_AT_ONCE])
             detail = {"places": places, "by": getpass.getuser(), "reason": reason}
             source = rows[first]["source"] or ""
-            entries.append(Entry(kind=kind, id=name, source=source, detail=detail))
+            entries.append(InstallEntry(kind=kind, id=name, source=source, detail=detail))
     if not entries:
         raise NotFound(
             f"no record of {topic} waits in quarantine", remedy="penstock quarantine list"

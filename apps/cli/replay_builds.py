@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from replay.bases import Start
     from replay.book import Replay, ReplayBook
     from replay.build import Builder
-    from replay.progress import Progress
+    from replay.progress import BuildProgress
     from replay.subject import Site
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The projection.")]
@@ -204,7 +204,7 @@ def _emit_built(built: Replay, *, as_json: bool) -> None:
     emit(document(built), as_json=as_json, text=text)
 
 
-def _show(progress: Progress) -> None:
+def _show(progress: BuildProgress) -> None:
     print(progress.line, file=sys.stderr, flush=True)
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from replay.book import Replay
     from replay.planning import ReplayPlan
     from replay.swap import Swapped
-    from replay.verify import Comparison
+    from replay.verify import GenerationComparison
 
 
 def document(replay: Replay) -> dict[str, object]:
@@ -93,7 +93,7 @@ def _base(base: Base) -> str:
     return f"begins with {base.rows:,} rows of epoch {base.epoch}{what}, {base.bytes:,} bytes"
 
 
-def comparison_page(found: Comparison) -> str:
+def comparison_page(found: GenerationComparison) -> str:
     """Lay out a comparison."""
     rows = found.rows
     lines = [

@@ -80,11 +80,11 @@ def create_(
 
 def list_(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
     """List savepoints: epoch, tables, bytes, and the bytes that nothing else keeps alive."""
-    from lake.savepoint_states import State, savepoints_of
+    from lake.savepoint_states import SavepointState, savepoints_of
 
     lake = lake_of(settings.load(workspace))
     found: list[Cost] = []
-    if any(each.state is State.KEPT for each in savepoints_of(lake)):
+    if any(each.state is SavepointState.KEPT for each in savepoints_of(lake)):
         # What files they keep is in Arrow's form.
         from projections.serve.savepoints import costs
 

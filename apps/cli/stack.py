@@ -24,7 +24,7 @@ from stack.status import status as status_of
 
 if TYPE_CHECKING:
     from stack import doctor
-    from stack.planning import Options
+    from stack.planning import UpOptions
 
 PortBase = Annotated[
     int,
@@ -131,9 +131,9 @@ def stack_options(
     offline: bool = False,
     mirror: str | None = None,
     timeout_s: float = 600.0,
-) -> Options:
+) -> UpOptions:
     """Turn settings and a choice of parts into what `stack.control.up` takes."""
-    from stack.planning import Options
+    from stack.planning import UpOptions
 
     ours = tuple(name for name in APPLICATIONS if name in parts)
     wanted = {} if port_base != DEFAULT_BASE else _ports_from_settings(found)
@@ -142,8 +142,8 @@ def stack_options(
         shared = {**env, "PENSTOCK_WORKSPACE": str(found.workspace)}
         return [_application(name, ports[name], shared) for name in ours]
 
-    database = f"registry_{found.name}" if postgres_dsn else Options().registry_database
-    return Options(
+    database = f"registry_{found.name}" if postgres_dsn else UpOptions().registry_database
+    return UpOptions(
         parts=tuple(name for name in LOCAL_PARTS if name in parts),
         postgres_dsn=postgres_dsn,
         registry_database=database,
@@ -257,12 +257,12 @@ def examine(workspace: NewWorkspaceOption = None, as_json: JsonOption = False) -
         raise typer.Exit(EXIT_UNHEALTHY)
 
 
-def _moving(found: settings.Settings) -> list[doctor.Check]:
+def _moving(found: settings.Settings) -> list[doctor.DoctorCheck]:
     """Turn what stands still into lines of the doctor; none while the stack is stopped."""
     from stack import doctor
 
     return [
-        doctor.Check(
+        doctor.DoctorCheck(
             name=f"{each.component} {each.name}",
             required="moves",
             found=each.cause,

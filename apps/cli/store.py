@@ -18,9 +18,9 @@ from apps.cli.output import emit, refuse_unconfirmed
 from kernel.errors import EXIT_FAILED
 
 if TYPE_CHECKING:
-    from eventstore.recovery.comparison import Report
+    from eventstore.recovery.comparison import RecoveryReport
     from eventstore.recovery.events import StoreEvents
-    from eventstore.recovery.rebuild import Progress
+    from eventstore.recovery.rebuild import RebuildProgress
 
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder for the export's files.")]
 Into = Annotated[
@@ -139,7 +139,7 @@ def verify_(
     events = FolderEvents(folder) if folder is not None else _from_lake(workspace, store)
     dsn = into or found.required("postgres.dsn")
 
-    async def compared() -> Report:
+    async def compared() -> RecoveryReport:
         async with StoredEvents.open(dsn, found.lake) as stored:
             return await compare(events, stored)
 
@@ -172,11 +172,11 @@ def _fill(events: StoreEvents, into: str | None, workspace: Path | None, *, as_j
     emit(asdict(done) | {"seconds": round(seconds, 3)}, as_json=as_json, text=text)
 
 
-def _shower() -> Callable[[Progress], None]:
+def _shower() -> Callable[[RebuildProgress], None]:
     """Show progress on standard error, once a second."""
     shown_at = time.monotonic()
 
-    def show(progress: Progress) -> None:
+    def show(progress: RebuildProgress) -> None:
         nonlocal shown_at
         if time.monotonic() - shown_at < _SHOW_EVERY_S:
             return
@@ -192,7 +192,7 @@ def _shower() -> Callable[[Progress], None]:
     return show
 
 
-def _told(report: Report) -> str:
+def _told(report: RecoveryReport) -> str:
     what = (
         f"{report.events:,} events, {report.streams:,} streams and {report.schemas} schemas of "
         f"store {report.store_id} compared"

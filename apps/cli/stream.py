@@ -18,7 +18,7 @@ from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, refuse_unconfirmed
 from apps.cli.stream_list import categories, list_
 from apps.service_client import ServiceClient
-from eventstore.archiving import MAX_EVENTS, Report
+from eventstore.archiving import MAX_EVENTS, ArchiveReport
 from kernel import failpoints
 from kernel.errors import EXIT_PARTIAL, InvalidRequest
 
@@ -226,7 +226,7 @@ def _path(stream: str) -> str:
     return f"/v1/streams/{quote(stream, safe='')}"
 
 
-def _archived(report: Report, dry_run: bool) -> str:
+def _archived(report: ArchiveReport, dry_run: bool) -> str:
     if dry_run:
         return f"{report.planned:,} events of {report.streams:,} streams would leave PostgreSQL"
     rate = report.events / report.seconds if report.seconds else 0.0

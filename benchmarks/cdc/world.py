@@ -33,7 +33,7 @@ from lake.layout import Lake
 from pipeline.read.kafka_topics import KafkaTopics
 from stack import control
 from stack.plan import LOCAL_PARTS
-from stack.planning import Options as StackOptions
+from stack.planning import UpOptions as StackOptions
 
 ROOT = Path(__file__).resolve().parents[2]
 PORT_BASE = 25_000

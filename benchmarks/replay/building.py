@@ -25,7 +25,7 @@ from pipeline.position.progress import Progress as Place
 from pipeline.typed.columns import EVENT_COLUMNS
 from projections.run.catalog import LIVE, PROJECTION, DeployedCatalog, Entry
 from replay.build import Builder
-from replay.progress import Progress
+from replay.progress import BuildProgress
 from replay.subject import Site
 from stack.jars import resolve
 from stack.java import find_java
@@ -132,10 +132,10 @@ def main(lake: str, query: str, scratch: str) -> None:
         memory="2g",
         java_home=find_java().home,
     )
-    seen: list[tuple[float, Progress]] = []
+    seen: list[tuple[float, BuildProgress]] = []
     started = time.perf_counter()
 
-    def note(progress: Progress) -> None:
+    def note(progress: BuildProgress) -> None:
         seen.append((time.perf_counter() - started, progress))
 
     built = Builder(session, Site(lake=Lake.at(Path(lake))), note).build(query)
@@ -152,7 +152,9 @@ def main(lake: str, query: str, scratch: str) -> None:
     print(json.dumps(figures))
 
 
-def told_of_the_end(seen: Sequence[tuple[float, Progress]], seconds: float) -> dict[str, float]:
+def told_of_the_end(
+    seen: Sequence[tuple[float, BuildProgress]], seconds: float
+) -> dict[str, float]:
     """Compare the time left, as it was told behind the first tenth, with what was left.
 
     Of each telling, by how much of the time that was left the truth lies outside of the range, and

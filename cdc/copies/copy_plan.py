@@ -12,7 +12,7 @@ from cdc.database import Connection
 from cdc.snapshot.chunks import plan_chunks
 from cdc.snapshot.copying import copied_columns
 from cdc.sources import Source
-from pipeline.installs.install_book import RUN, Entry, column_of
+from pipeline.installs.install_book import RUN, InstallEntry, column_of
 from projections.run.captured_tables import CapturedTable
 from schemas.key_ranges import KeyRange
 from schemas.pg_types import SourceColumn
@@ -53,15 +53,15 @@ class CopyPlan:
     tables: tuple[TablePlan, ...]
     began_at: datetime | None = None
 
-    def entry(self) -> Entry:
+    def entry(self) -> InstallEntry:
         """Return its row for the book."""
         detail = asdict(self)
         for name in ("run", "source", "began_at"):
             del detail[name]
-        return Entry(kind=RUN, id=self.run, source=self.source, detail=detail)
+        return InstallEntry(kind=RUN, id=self.run, source=self.source, detail=detail)
 
 
-def plan_of(entry: Entry) -> CopyPlan:
+def plan_of(entry: InstallEntry) -> CopyPlan:
     """Read a copy back from its row."""
     found = dict(entry.detail)
     return CopyPlan(

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 
 from lake.layout import Lake
 from lake.tables import Tables
-from pipeline.installs.install_book import JOIN, WANT, Entry, InstallBook, hold, request
+from pipeline.installs.install_book import JOIN, WANT, InstallBook, InstallEntry, hold, request
 
 
 def awaited(lake: Lake, source: str) -> None:
@@ -37,7 +37,7 @@ def joining(lake: Lake, source: str, tables: Iterable[str], *, known: Iterable[s
         return
     book = InstallBook(lake, Tables())
     if fresh := sorted(late - _joining(book, source)):
-        book.put([Entry(kind=JOIN, id=source, source=source, detail={"tables": fresh})])
+        book.put([InstallEntry(kind=JOIN, id=source, source=source, detail={"tables": fresh})])
 
 
 def joined(lake: Lake, source: str, captured: Iterable[str]) -> None:
@@ -47,7 +47,7 @@ def joined(lake: Lake, source: str, captured: Iterable[str]) -> None:
     if late:
         reason = "they came into the stream while it ran"
         detail = {"tables": late, "reason": reason, "joined": True}
-        book.put([Entry(kind=WANT, id=source, source=source, detail=detail)])
+        book.put([InstallEntry(kind=WANT, id=source, source=source, detail=detail)])
 
 
 def _joining(book: InstallBook, source: str) -> set[str]:

@@ -22,7 +22,7 @@ from cdc.copies.copy_plan import CopyPlan, TablePlan
 from cdc.database import Connection, connected
 from cdc.snapshot.chunks import chunk_condition
 from cdc.snapshot.copying import read, set_up
-from cdc.snapshot.slot import Exported, adopt
+from cdc.snapshot.slot import ExportedSnapshot, adopt
 from cdc.sources import Source
 from kernel import failpoints
 from kernel.errors import Conflict, NotFound, PenstockError, Unavailable
@@ -36,7 +36,7 @@ _AGAIN = Backoff(attempts=5, base_s=0.5, cap_s=10.0)
 log = logging.getLogger("penstock.copy")
 
 
-class Stopped(Exception):
+class CopyStopped(Exception):
     """The pipeline ends; the copy goes on at the next start."""
 
 
@@ -96,9 +96,9 @@ class CopyRun:
             for table in plan.tables
         }
 
-    def read_all(self, exported: Exported) -> None:
-        """Read what is missing as of the snapshot. Raises `Stopped`, `TableChanged`, or the first
-        reader's error, which names table and chunk.
+    def read_all(self, exported: ExportedSnapshot) -> None:
+        """Read what is missing as of the snapshot. Raises `CopyStopped`, `TableChanged`, or the
+        first reader's error, which names table and chunk.
         """
         jobs = iter(
             [
@@ -129,7 +129,7 @@ class CopyRun:
         if failure.error is not None:
             raise failure.error
         if self._stop.is_set():
-            raise Stopped
+            raise CopyStopped
 
     def installs(self) -> list[Install]:
         """Return the tables as staged."""
@@ -162,7 +162,7 @@ class CopyRun:
 
     def _work(
         self,
-        exported: Exported,
+        exported: ExportedSnapshot,
         jobs: Iterator[tuple[TablePlan, int]],
         taking: threading.Lock,
         failure: _Failure,
@@ -186,7 +186,7 @@ class CopyRun:
                 raise type(error)(f"{place}: {error.message}", remedy=error.remedy) from error
             failpoints.hit(failpoints.SNAPSHOT_AFTER_CHUNK)
 
-    def _chunk(self, exported: Exported, table: TablePlan, chunk: int) -> None:
+    def _chunk(self, exported: ExportedSnapshot, table: TablePlan, chunk: int) -> None:
         with connected(self._dsn) as connection:
             set_up(connection)
             adopt(connection, exported.name)

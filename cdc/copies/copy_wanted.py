@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cdc.copies.copy_plan import CopyPlan, plan_of
-from pipeline.installs.install_book import ALL, DONE, INSTALL, RUN, WANT, Entry, install_of
+from pipeline.installs.install_book import ALL, DONE, INSTALL, RUN, WANT, InstallEntry, install_of
 from projections.run.captured_tables import CapturedTable
 
 
-def open_run(entries: list[Entry]) -> CopyPlan | None:
+def open_run(entries: list[InstallEntry]) -> CopyPlan | None:
     """Return the copy that was begun and neither announced nor given up, as planned last."""
     ended = {entry.id for entry in entries if entry.kind == DONE}
     ended |= {install_of(entry).run for entry in entries if entry.kind == INSTALL}
@@ -18,7 +18,7 @@ def open_run(entries: list[Entry]) -> CopyPlan | None:
 
 
 def wanted(
-    entries: list[Entry],
+    entries: list[InstallEntry],
     captured: Mapping[str, CapturedTable],
     slots: int,
     *,
@@ -41,7 +41,7 @@ def wanted(
     ]
 
 
-def _asked(entries: list[Entry]) -> set[str]:
+def _asked(entries: list[InstallEntry]) -> set[str]:
     """Return the tables of requests that no copy has taken up."""
     answered = {number for e in entries if e.kind == RUN for number in e.detail["wants"]}
     return {
@@ -52,7 +52,7 @@ def _asked(entries: list[Entry]) -> set[str]:
     }
 
 
-def released(entries: list[Entry], slots: int, declined: frozenset[int]) -> bool:
+def released(entries: list[InstallEntry], slots: int, declined: frozenset[int]) -> bool:
     """Say whether the cut of a source was released by a copy since its slot was made."""
     installs = [install_of(entry) for entry in entries if entry.kind == INSTALL]
     return any(

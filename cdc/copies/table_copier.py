@@ -23,7 +23,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from cdc.connectors import replication_name
 from cdc.copies.copy_plan import CopyPlan, new_run, plan_table
-from cdc.copies.copy_run import CopyRun, Stopped, TableChanged
+from cdc.copies.copy_run import CopyRun, CopyStopped, TableChanged
 from cdc.copies.copy_wanted import open_run, released, wanted
 from cdc.database import connected
 from cdc.declarations import FILES
@@ -31,7 +31,7 @@ from cdc.replication import slot
 from cdc.site import CaptureSite
 from cdc.snapshot.chunks import CHUNK_BYTES
 from cdc.snapshot.copying import copied_columns, prepare
-from cdc.snapshot.slot import Exported, exported_snapshot, mark
+from cdc.snapshot.slot import ExportedSnapshot, exported_snapshot, mark
 from cdc.sources import COPY, Source, load_all
 from kernel import failpoints
 from kernel.errors import cause_and_fix
@@ -45,9 +45,9 @@ from pipeline.installs.install_book import (
     DONE,
     INSTALL,
     WANT,
-    Entry,
     Install,
     InstallBook,
+    InstallEntry,
 )
 from pipeline.installs.old_generations import remove_old_generations
 from pipeline.position.progress import Progress
@@ -137,7 +137,7 @@ class TableCopier:
             try:
                 self._look_at(source, deployment)
                 pause.failures = 0
-            except Stopped:
+            except CopyStopped:
                 return
             except Exception as error:
                 # The next look begins with a new snapshot; chunks that are there stay.
@@ -170,7 +170,7 @@ class TableCopier:
         whole = source.snapshot == COPY or incarnation.slots > 1
         plan = open_run(entries)
         if plan is not None and plan.slots != incarnation.slots:
-            self._book.put([Entry(kind=DONE, id=plan.run, source=source.name)])
+            self._book.put([InstallEntry(kind=DONE, id=plan.run, source=source.name)])
             plan = None
         missing = wanted(
             entries, captured, incarnation.slots, whole=whole, declined=self._declined()
@@ -228,7 +228,7 @@ class TableCopier:
         source: Source,
         dsn: str,
         plan: CopyPlan,
-        exported: Exported,
+        exported: ExportedSnapshot,
         wanted: Mapping[str, CapturedTable],
         captured: Mapping[str, CapturedTable],
     ) -> CopyPlan:
@@ -267,7 +267,7 @@ class TableCopier:
         if installs:
             self._book.put([install.entry() for install in installs])
         else:
-            self._book.put([Entry(kind=DONE, id=plan.run, source=source.name)])
+            self._book.put([InstallEntry(kind=DONE, id=plan.run, source=source.name)])
         failpoints.hit(failpoints.SNAPSHOT_AFTER_ANNOUNCE)
         mark(dsn, plan.run)
         rows = sum(install.rows for install in installs)
@@ -281,7 +281,7 @@ class TableCopier:
         )
         self._book.put([replace(plan, tables=tables).entry()])
 
-    def _announced(self, source: Source, entries: list[Entry]) -> None:
+    def _announced(self, source: Source, entries: list[InstallEntry]) -> None:
         """Say what waits for ingest, and move a resting source's cut past it."""
         taken = self._progress()
         waiting = [

@@ -30,7 +30,7 @@ _LOOK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exported:
+class ExportedSnapshot:
     """A snapshot that other connections may take over, while its context is open.
 
     A transaction is in it if, and only if, its END has an LSN of at most `lsn`.
@@ -41,7 +41,7 @@ class Exported:
 
 
 @contextmanager
-def exported_snapshot(dsn: str, *, timeout_s: float = 30.0) -> Iterator[Exported]:
+def exported_snapshot(dsn: str, *, timeout_s: float = 30.0) -> Iterator[ExportedSnapshot]:
     """Export a snapshot of now and hold it open.
 
     Making it waits for every transaction that is writing. Raises `Unavailable` naming those that
@@ -52,7 +52,7 @@ def exported_snapshot(dsn: str, *, timeout_s: float = 30.0) -> Iterator[Exported
         lsn = _take_over_from_slot(holder, dsn, timeout_s)
         row = holder.execute("SELECT pg_export_snapshot() AS name").fetchone()
         assert row is not None, "a function call has one row"
-        yield Exported(name=str(row["name"]), lsn=lsn)
+        yield ExportedSnapshot(name=str(row["name"]), lsn=lsn)
         holder.execute("ROLLBACK")
 
 

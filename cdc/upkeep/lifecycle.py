@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from cdc import capture, outbox, sources
 from cdc.admission import refuse_unless_admitted
-from cdc.capture import Access, CaptureStatus, Started
+from cdc.capture import CaptureStatus, SourceAccess, Started
 from cdc.connect import ConnectClient, ConnectorStatus
 from cdc.connectors import replication_name
 from cdc.copies import copy_requests as copies
@@ -129,10 +129,10 @@ def missing(site: CaptureSite, name: str) -> list[gaps.Gap]:
     return gaps.look(topics, f"{first}.+", last, book, captures, prefix).get(name, [])
 
 
-def access_of(site: CaptureSite, source: Source) -> Access:
+def access_of(site: CaptureSite, source: Source) -> SourceAccess:
     """Gather what a source's declaration leaves out: secrets, and what was noted of its slot."""
     found, removed = noted(Lake.at(site.lake), source.name)
-    return Access(
+    return SourceAccess(
         dsn=source.full_dsn(site.folder),
         salt=source.full_salt(site.folder),
         known=None if removed else found,

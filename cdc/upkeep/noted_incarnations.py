@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from cdc.slots import Server, next_incarnation
+from cdc.slots import SourceServer, next_incarnation
 from lake.layout import Lake
 from lake.tables import Tables
 from projections.run.catalog import DROPPED, LIVE, LOST, SLOT, DeployedCatalog, Entry
@@ -44,7 +44,7 @@ def record_lost(lake: Lake, name: str, incarnation: Incarnation, reason: str) ->
         _put(lake, name, incarnation.losing(reason, at), LOST)
 
 
-def renewing(lake: Lake, name: str, server: Server, reason: str) -> None:
+def renewing(lake: Lake, name: str, server: SourceServer, reason: str) -> None:
     """Note that a slot is about to be replaced: after a crash nobody takes the next one for it."""
     known = incarnation_of(lake, name) or next_incarnation(server, None, None)
     record_lost(lake, name, known, reason)

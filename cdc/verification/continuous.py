@@ -44,7 +44,7 @@ LEAST_ROWS, MOST_ROWS, PARTS = 5_000, 50_000, 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class RangeStep:
     """What one step found. `suspects`: keys that differ although nothing changed them.
 
     `moving`: keys that changed at every look. `lsn` is the high mark, or the lake's cut where no
@@ -66,7 +66,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RangePlace:
     """Where the next range of a table begins, and how many rows it is to have."""
 
     table: SourceTable
@@ -84,7 +84,7 @@ class ContinuousCheck:
         self._dsn = dsn
         self._timeout_s = timeout_s
 
-    def place(self, captured: Captured, low: Bound | None, rows: int | None) -> Place:
+    def place(self, captured: Captured, low: Bound | None, rows: int | None) -> RangePlace:
         """Find the range that begins at `low`. `rows`: of the table, None to ask for them.
 
         A table whose key no index serves in the lake's order is one range.
@@ -99,12 +99,12 @@ class ContinuousCheck:
                 or not served_by_index(connection, captured.table, ordered)
                 or not self._newest(captured, table, self._reader.last()).keeps_order(ordered)
             ):
-                return Place(table, WHOLE, False, rows)
+                return RangePlace(table, WHOLE, False, rows)
             size = min(max(rows // PARTS, LEAST_ROWS), MOST_ROWS)
             high = next_bound(connection, table, low, size)
-            return Place(table, KeyRange(low=low, high=high), True, rows)
+            return RangePlace(table, KeyRange(low=low, high=high), True, rows)
 
-    def check(self, captured: Captured, place: Place) -> Step:
+    def check(self, captured: Captured, place: RangePlace) -> RangeStep:
         """Check a range. Raises `Unavailable` when source or lake do not answer in time."""
         rows, differing, reached, busy_s = self._glance(captured, place)
         lsn, suspects = Lsn(reached.cuts.get(captured.source, 0)), list[str]()
@@ -120,7 +120,7 @@ class ContinuousCheck:
             keys = differing
             if not differing or len(differing) > _MOST_AGAIN:
                 break
-        return Step(
+        return RangeStep(
             area=place.area,
             rows=rows,
             lsn=lsn,
@@ -130,7 +130,9 @@ class ContinuousCheck:
             busy_s=busy_s,
         )
 
-    def _glance(self, captured: Captured, place: Place) -> tuple[int, list[str], Committed, float]:
+    def _glance(
+        self, captured: Captured, place: RangePlace
+    ) -> tuple[int, list[str], Committed, float]:
         """Return the source's rows, the keys that differ as both sides are, the epoch, seconds."""
         reached, began = self._reader.last(), time.monotonic()
         with connected(self._dsn) as connection:
@@ -140,7 +142,7 @@ class ContinuousCheck:
         return len(ours), differing, reached, time.monotonic() - began
 
     def _source_rows(
-        self, place: Place, keys: Sequence[str] | None
+        self, place: RangePlace, keys: Sequence[str] | None
     ) -> tuple[dict[str, str], Lsn, Lsn, float]:
         with connected(self._dsn) as connection:
             set_text_output(connection)
@@ -157,7 +159,7 @@ class ContinuousCheck:
     def _compare(
         self,
         captured: Captured,
-        place: Place,
+        place: RangePlace,
         keys: Sequence[str] | None,
         ours: dict[str, str],
         low: Lsn,
@@ -179,7 +181,7 @@ class ContinuousCheck:
     def _differing(
         self,
         captured: Captured,
-        place: Place,
+        place: RangePlace,
         keys: Sequence[str] | None,
         ours: dict[str, str],
         reached: Committed,
@@ -201,7 +203,7 @@ class ContinuousCheck:
         ).state
 
 
-def _read(connection: Connection, place: Place, keys: Sequence[str] | None) -> dict[str, str]:
+def _read(connection: Connection, place: RangePlace, keys: Sequence[str] | None) -> dict[str, str]:
     return dict(row_hashes(connection, place.table, within=place.area, keys=keys))
 
 

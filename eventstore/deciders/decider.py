@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar, get_type_hints
 
 import orjson
 
-from eventstore.deciders.scalars import Shape
+from eventstore.deciders.scalars import ScalarShape
 from eventstore.deciders.shape import shape_of
 from eventstore.names import CATEGORY
 from kernel.errors import Misconfigured, SchemaViolation
@@ -74,8 +74,8 @@ class Decider(Generic[S]):
     decide: Callable[[Command, S], Iterable[Event]]
     evolve: Callable[[S, Event], S]
     snapshot_every: int = SNAPSHOT_EVERY
-    shape: Shape = field(init=False, repr=False, compare=False)
-    _data: Mapping[str, Shape] = field(init=False, repr=False, compare=False)
+    shape: ScalarShape = field(init=False, repr=False, compare=False)
+    _data: Mapping[str, ScalarShape] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not re.fullmatch(CATEGORY, self.category):

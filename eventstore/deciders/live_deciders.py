@@ -19,8 +19,8 @@ from typing import Any, NoReturn
 from eventstore.deciders.decided_events import DecidedLimits
 from eventstore.deciders.entities import Entities
 from eventstore.deciders.handling import CommandHandler, Encoder
-from eventstore.deciders.processes import Processes, Stopped
-from eventstore.deciders.tasks import Task, Upcast
+from eventstore.deciders.processes import Processes, StoppedDecider
+from eventstore.deciders.tasks import DeciderTask, Upcast
 from eventstore.deciders.workers import Workers
 from eventstore.deciders.workspace_code import PATTERNS, ToldCode
 from eventstore.postgres.snapshots import PostgresAnswers, PostgresSnapshots, PostgresVersions
@@ -135,7 +135,7 @@ class LiveDeciders:
         await self._answers.close()
 
     @property
-    def stopped(self) -> Mapping[str, Stopped]:
+    def stopped(self) -> Mapping[str, StoppedDecider]:
         """Whose calls had to be killed within the last minutes."""
         return {} if self._processes is None else self._processes.stopped
 
@@ -212,7 +212,7 @@ class LiveDeciders:
 class _NoWorkers:
     """Runs the code of a workspace that has none."""
 
-    async def run(self, task: Task[Any]) -> NoReturn:
+    async def run(self, task: DeciderTask[Any]) -> NoReturn:
         """Be asked nothing: without deciders and upcasters there are no tasks."""
         raise AssertionError(f"unreachable: there is no code for {task.of}")
 

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from eventstore.deciders.frames import PID, exactly, exchange, packed, receive
 from eventstore.deciders.nursery import LOAD_S
-from eventstore.deciders.tasks import Task
+from eventstore.deciders.tasks import DeciderTask
 from kernel.errors import DeciderStopped, Overloaded, PenstockError, Unavailable
 
 _log = logging.getLogger("penstock.deciders")
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stopped:
+class StoppedDecider:
     """Calls of one decider that were killed: how often, why the last one, and when."""
 
     count: int
@@ -71,7 +71,7 @@ class Processes:
         self._most = most
         self._idle: list[_Process] = []
         self._waiting = 0
-        self._stopped: dict[str, Stopped] = {}
+        self._stopped: dict[str, StoppedDecider] = {}
         self._forking = asyncio.Lock()
         self._free = asyncio.Semaphore(most)
         self._shares: defaultdict[str, asyncio.Semaphore] = defaultdict(
@@ -120,12 +120,12 @@ class Processes:
         return self._nursery.poll() is not None
 
     @property
-    def stopped(self) -> Mapping[str, Stopped]:
+    def stopped(self) -> Mapping[str, StoppedDecider]:
         """Whose calls were killed within the last minutes, by the name that messages have."""
         since = time.monotonic() - SUSPECTED_S
         return {of: each for of, each in self._stopped.items() if each.at > since}
 
-    async def run(self, task: Task[T]) -> T:
+    async def run(self, task: DeciderTask[T]) -> T:
         """Have a task done, see `Workers.run`. A caller that goes away ends the call."""
         if self._waiting >= MAX_WAITING:
             raise Overloaded(f"{self._waiting} commands are waiting for a process", retry_after_s=1)
@@ -158,7 +158,7 @@ class Processes:
         turns: list[AbstractAsyncContextManager[Any]] = [self._shares[of], self._free]
         return [self._alone[of], *turns] if of in self.stopped else turns
 
-    async def _asked(self, task: Task[T]) -> T:
+    async def _asked(self, task: DeciderTask[T]) -> T:
         process = self._idle.pop() if self._idle else await self._forked()
         try:
             async with asyncio.timeout(self._limit_s):
@@ -218,7 +218,7 @@ class Processes:
         self._kill(process)
         before = self._stopped.get(of)
         count = 1 if before is None else before.count + 1
-        self._stopped[of] = Stopped(count=count, cause=cause, at=time.monotonic())
+        self._stopped[of] = StoppedDecider(count=count, cause=cause, at=time.monotonic())
         self._tell_killed(of)
         _log.error("%s %s: its process was killed", of, cause)
         return DeciderStopped(f"{of} {cause}", of=of, cause=cause)

@@ -17,7 +17,7 @@ _INT = range(-(2**63), 2**64)
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ScalarShape:
     """Both ways of one type. Each raises `SchemaViolation` with `path` and `complaint`."""
 
     freeze: Callable[[Any], Any]
@@ -26,25 +26,25 @@ class Shape:
     """From JSON values to the value."""
 
 
-def _exact(kind: type, what: str) -> Shape:
+def _exact(kind: type, what: str) -> ScalarShape:
     def check(value: Any) -> Any:
         if type(value) is not kind:
             raise misfit(f"expected {what}, found {describe_any(value)}")
         return value
 
-    return Shape(check, check)
+    return ScalarShape(check, check)
 
 
-def _whole() -> Shape:
+def _whole() -> ScalarShape:
     def check(value: Any) -> int:
         if type(value) is not int or value not in _INT:
             raise misfit(f"expected a whole number of 64 bits, found {describe_any(value)}")
         return value
 
-    return Shape(check, check)
+    return ScalarShape(check, check)
 
 
-def _number() -> Shape:
+def _number() -> ScalarShape:
     def check(value: Any) -> Any:
         if type(value) is int:
             return SCALARS[int].freeze(value)  # It stays one: both are numbers of JSON.
@@ -56,10 +56,10 @@ def _number() -> Shape:
         # A number that was sent with more digits than the shortest text of its double.
         return check(JSON_SCALARS["double"](value) if type(value) is Decimal else value)
 
-    return Shape(check, thaw)
+    return ScalarShape(check, thaw)
 
 
-def _text(kind: type, what: str, parse: Callable[[Any], Any]) -> Shape:
+def _text(kind: type, what: str, parse: Callable[[Any], Any]) -> ScalarShape:
     def freeze(value: Any) -> str:
         if type(value) is not kind:
             raise misfit(f"expected {what}, found {describe_any(value)}")
@@ -78,7 +78,7 @@ def _text(kind: type, what: str, parse: Callable[[Any], Any]) -> Shape:
         except (ValueError, TypeError, AttributeError, InvalidOperation):
             raise misfit(f"expected {what}, found {describe_any(value)}") from None
 
-    return Shape(freeze, thaw)
+    return ScalarShape(freeze, thaw)
 
 
 def _instant(text: str) -> datetime:
@@ -97,7 +97,7 @@ def _decimal(value: Any) -> Decimal:
     return number
 
 
-SCALARS: dict[Any, Shape] = {
+SCALARS: dict[Any, ScalarShape] = {
     str: _exact(str, "a text"),
     bool: _exact(bool, "true or false"),
     type(None): _exact(type(None), "null"),

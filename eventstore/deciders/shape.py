@@ -27,14 +27,14 @@ from typing import Any, Literal, Union
 
 import orjson
 
-from eventstore.deciders.scalars import SCALARS, Shape, describe_any
+from eventstore.deciders.scalars import SCALARS, ScalarShape, describe_any
 from kernel.errors import Misconfigured, SchemaViolation
 from schemas.json_values import inside, misfit
 
 TAG = "$type"
 
 
-def shape_of(annotation: Any) -> Shape:
+def shape_of(annotation: Any) -> ScalarShape:
     """Return the shape of a type. Raises `Misconfigured` for types that have none."""
     return _Shapes().of(annotation)
 
@@ -43,9 +43,9 @@ class _Shapes:
     """Dataclasses by class, so that types may hold themselves."""
 
     def __init__(self) -> None:
-        self._known: dict[type, Shape] = {}
+        self._known: dict[type, ScalarShape] = {}
 
-    def of(self, annotation: Any) -> Shape:
+    def of(self, annotation: Any) -> ScalarShape:
         if annotation is None:
             annotation = type(None)
         origin = typing.get_origin(annotation)
@@ -70,7 +70,7 @@ class _Shapes:
             "objects with text keys.",
         )
 
-    def _collection(self, origin: Any, arguments: tuple[Any, ...]) -> Shape:
+    def _collection(self, origin: Any, arguments: tuple[Any, ...]) -> ScalarShape:
         if origin in (dict, Mapping):
             if arguments[0] is not str:
                 raise Misconfigured(
@@ -82,7 +82,7 @@ class _Shapes:
             return _fixed_tuple([self.of(each) for each in arguments])
         return _items(origin, self.of(arguments[0]))
 
-    def _union(self, arguments: tuple[Any, ...]) -> Shape:
+    def _union(self, arguments: tuple[Any, ...]) -> ScalarShape:
         some = [each for each in arguments if each is not type(None)]
         if len(some) == 1:
             inner = self.of(some[0])
@@ -95,10 +95,10 @@ class _Shapes:
             )
         return _nullable(inner) if len(some) < len(arguments) else inner
 
-    def _dataclass(self, kind: type) -> Shape:
+    def _dataclass(self, kind: type) -> ScalarShape:
         if kind in self._known:
             return self._known[kind]
-        fields: dict[str, tuple[Shape, bool]] = {}
+        fields: dict[str, tuple[ScalarShape, bool]] = {}
         made = self._known[kind] = _record(kind, fields)
         hints = typing.get_type_hints(kind)
         for each in dataclasses.fields(kind):
@@ -118,7 +118,7 @@ class _Shapes:
 _COLLECTIONS = (list, tuple, set, frozenset, dict, Mapping)
 
 
-def _json_shape(annotation: Any) -> Shape:
+def _json_shape(annotation: Any) -> ScalarShape:
     def check(value: Any) -> Any:
         kind = dict if annotation is Mapping else annotation
         if kind in (dict, list) and type(value) is not kind:
@@ -126,7 +126,7 @@ def _json_shape(annotation: Any) -> Shape:
         _check_json(value)
         return value
 
-    return Shape(check, check)
+    return ScalarShape(check, check)
 
 
 _NOUNS: Mapping[Any, str] = {dict: "an object", list: "a list"}
@@ -155,7 +155,7 @@ def _within(place: str, convert: Callable[[Any], Any], value: Any) -> Any:
         raise inside(error, place) from None
 
 
-def _choice(choices: Mapping[Any, Any]) -> Shape:
+def _choice(choices: Mapping[Any, Any]) -> ScalarShape:
     if not all(type(value) in (str, int, bool) for value in choices):
         raise Misconfigured(
             f"the choices {', '.join(map(repr, choices))} have no exact JSON",
@@ -171,17 +171,17 @@ def _choice(choices: Mapping[Any, Any]) -> Shape:
         except (KeyError, TypeError):
             raise misfit(f"expected one of {names}, found {describe_any(value)}") from None
 
-    return Shape(lambda value: pick(frozen, value), lambda value: pick(thawed, value))
+    return ScalarShape(lambda value: pick(frozen, value), lambda value: pick(thawed, value))
 
 
-def _nullable(inner: Shape) -> Shape:
-    return Shape(
+def _nullable(inner: ScalarShape) -> ScalarShape:
+    return ScalarShape(
         lambda value: None if value is None else inner.freeze(value),
         lambda value: None if value is None else inner.thaw(value),
     )
 
 
-def _object(inner: Shape) -> Shape:
+def _object(inner: ScalarShape) -> ScalarShape:
     def through(convert: Callable[[Any], Any], value: Any) -> dict[str, Any]:
         if type(value) is not dict:
             raise misfit(f"expected an object, found {describe_any(value)}")
@@ -189,10 +189,10 @@ def _object(inner: Shape) -> Shape:
             raise misfit("a key is no text")
         return {key: _within(f".{key}", convert, item) for key, item in value.items()}
 
-    return Shape(lambda v: through(inner.freeze, v), lambda v: through(inner.thaw, v))
+    return ScalarShape(lambda v: through(inner.freeze, v), lambda v: through(inner.thaw, v))
 
 
-def _items(origin: Any, inner: Shape) -> Shape:
+def _items(origin: Any, inner: ScalarShape) -> ScalarShape:
     def freeze(value: Any) -> list[Any]:
         if type(value) is not origin:
             raise misfit(f"expected {origin.__name__}, found {describe_any(value)}")
@@ -204,23 +204,23 @@ def _items(origin: Any, inner: Shape) -> Shape:
             raise misfit(f"expected a list, found {describe_any(value)}")
         return origin([_within(f"[{i}]", inner.thaw, item) for i, item in enumerate(value)])
 
-    return Shape(freeze, thaw)
+    return ScalarShape(freeze, thaw)
 
 
-def _fixed_tuple(shapes: list[Shape]) -> Shape:
+def _fixed_tuple(shapes: list[ScalarShape]) -> ScalarShape:
     def through(kind: Any, value: Any, converts: list[Callable[[Any], Any]]) -> list[Any]:
         if type(value) is not kind or len(value) != len(converts):
             raise misfit(f"expected {len(converts)} items, found {describe_any(value)}")
         pairs = zip(converts, value, strict=True)
         return [_within(f"[{i}]", convert, item) for i, (convert, item) in enumerate(pairs)]
 
-    return Shape(
+    return ScalarShape(
         lambda value: through(tuple, value, [shape.freeze for shape in shapes]),
         lambda value: tuple(through(list, value, [shape.thaw for shape in shapes])),
     )
 
 
-def _record(kind: type, fields: Mapping[str, tuple[Shape, bool]]) -> Shape:
+def _record(kind: type, fields: Mapping[str, tuple[ScalarShape, bool]]) -> ScalarShape:
     def freeze(value: Any) -> dict[str, Any]:
         if type(value) is not kind:
             raise misfit(f"expected {kind.__name__}, found {describe_any(value)}")
@@ -248,10 +248,10 @@ def _record(kind: type, fields: Mapping[str, tuple[Shape, bool]]) -> Shape:
         except (ValueError, TypeError) as error:
             raise misfit(str(error)) from error
 
-    return Shape(freeze, thaw)
+    return ScalarShape(freeze, thaw)
 
 
-def _tagged(kinds: Mapping[str, tuple[type, Shape]]) -> Shape:
+def _tagged(kinds: Mapping[str, tuple[type, ScalarShape]]) -> ScalarShape:
     names = ", ".join(kinds)
 
     def freeze(value: Any) -> dict[str, Any]:
@@ -266,7 +266,7 @@ def _tagged(kinds: Mapping[str, tuple[type, Shape]]) -> Shape:
         rest = {key: item for key, item in value.items() if key != TAG}
         return kinds[value[TAG]][1].thaw(rest)
 
-    return Shape(freeze, thaw)
+    return ScalarShape(freeze, thaw)
 
 
 def _name(annotation: Any) -> str:

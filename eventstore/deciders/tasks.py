@@ -37,7 +37,7 @@ class Code:
     upcasting: Upcasting
 
 
-class Task(Protocol[T_co]):
+class DeciderTask(Protocol[T_co]):
     """One question to users' code."""
 
     @property

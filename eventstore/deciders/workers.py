@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from eventstore.deciders.decider import plain
-from eventstore.deciders.tasks import Code, Task
+from eventstore.deciders.tasks import Code, DeciderTask
 from kernel.errors import DeciderFailed, PenstockError
 
 _log = logging.getLogger("penstock.deciders")
@@ -24,7 +24,7 @@ _NOT_THEIRS = (
 class Workers(Protocol):
     """Has tasks done. Several at a time; each sees the same code."""
 
-    async def run(self, task: Task[T]) -> T:
+    async def run(self, task: DeciderTask[T]) -> T:
         """Return the task's answer.
 
         Raises what the code raises of our own errors; `DeciderFailed` for every other error, with
@@ -34,7 +34,7 @@ class Workers(Protocol):
         ...
 
 
-def perform(task: Task[T], code: Code) -> T:
+def perform(task: DeciderTask[T], code: Code) -> T:
     """Do a task. Raises errors of our own classes alone, which exist in every process.
 
     Raises `MemoryError` besides.

@@ -98,7 +98,7 @@ def _plain(value: int | timedelta) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class GroupEntry:
     """An event that the group has looked at and that nobody has finished.
 
     With a consumer (`consumer` set) until `due_at`, when it counts as lost; or waiting, and not
@@ -137,7 +137,7 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class GivenEvents:
     """The answer to a consumer that asked for work. `caught_up`: all of the store was looked at."""
 
     deliveries: tuple[Delivery, ...]
@@ -168,7 +168,7 @@ class Subscription:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class GroupStanding:
     """How a group stands.
 
     All events at or below `checkpoint` that the filter lets pass are acknowledged or parked.

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Protocol
 from uuid import UUID
 
-from eventstore.groups.model import Given, Parked, Settled, Standing, Terms
+from eventstore.groups.model import GivenEvents, GroupStanding, Parked, Settled, Terms
 from eventstore.store import EventFilter
 from kernel.positions import Position
 from schemas.records import RecordedEvent
@@ -38,11 +38,11 @@ class SubscriptionGroups(Protocol):
         """Forget a group, and what it has out and parked. Events are not touched."""
         ...
 
-    async def standings(self) -> list[Standing]:
+    async def standings(self) -> list[GroupStanding]:
         """Return how all groups stand, by name."""
         ...
 
-    async def standing(self, name: str) -> Standing:
+    async def standing(self, name: str) -> GroupStanding:
         """Return how one group stands."""
         ...
 
@@ -56,7 +56,7 @@ class SubscriptionGroups(Protocol):
         wait_s: float = 0.0,
         gone: Callable[[], Awaitable[bool]] | None = None,
         ready: Callable[[RecordedEvent], Awaitable[None]] | None = None,
-    ) -> Given:
+    ) -> GivenEvents:
         """Give up to `limit` events to a consumer, or wait for some; in order of position.
 
         Of one stream up to `per_stream` consecutive events are given together; no more of it until

@@ -23,7 +23,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from eventstore.groups.model import Entry, Parked, Settled, Terms, short_reason
+from eventstore.groups.model import GroupEntry, Parked, Settled, Terms, short_reason
 from kernel.errors import Overloaded
 from kernel.positions import Position
 from schemas.records import RecordedEvent
@@ -36,7 +36,7 @@ class Round:
         self,
         terms: Terms,
         *,
-        entries: Iterable[Entry],
+        entries: Iterable[GroupEntry],
         parked: int,
         now: datetime,
     ) -> None:
@@ -44,7 +44,7 @@ class Round:
         self.parked = parked
         self.unparked = 0
         self.redelivered = 0
-        self.changed: dict[Position, Entry] = {}
+        self.changed: dict[Position, GroupEntry] = {}
         self.finished: set[Position] = set()
         self.newly_parked: list[Parked] = []
         self._terms = terms
@@ -85,7 +85,7 @@ class Round:
         """Keep track of events behind all that were looked at before."""
         for event in events:
             self._keep(
-                Entry(
+                GroupEntry(
                     position=event.position,
                     event_id=event.id,
                     stream=event.stream,
@@ -93,7 +93,7 @@ class Round:
                 )
             )
 
-    def givable(self, limit: int, per_stream: int = 1) -> list[Entry]:
+    def givable(self, limit: int, per_stream: int = 1) -> list[GroupEntry]:
         """Return what may be given now, in order of position, so many of one stream at most.
 
         What was given before and came back goes alone: of a batch that fails whole, nobody knows
@@ -102,7 +102,7 @@ class Round:
         free = min(limit, self._terms.max_in_flight - self.in_flight)
         stopped = {e.stream for e in self._entries.values() if e.consumer is not None}
         counts: Counter[str] = Counter()
-        ready: list[Entry] = []
+        ready: list[GroupEntry] = []
         for position in sorted(self._entries):
             if len(ready) >= free:
                 break
@@ -131,7 +131,7 @@ class Round:
             return 0
         return max(0, free - len(ready))
 
-    def give(self, consumer: str, limit: int, per_stream: int = 1) -> list[Entry]:
+    def give(self, consumer: str, limit: int, per_stream: int = 1) -> list[GroupEntry]:
         """Hand out what may be given now."""
         due_at = self.now + self._terms.ack_timeout
         given = []
@@ -208,7 +208,7 @@ class Round:
         self.parked -= count
         self.unparked += count
 
-    def drop_missing(self, given: Sequence[Entry]) -> None:
+    def drop_missing(self, given: Sequence[GroupEntry]) -> None:
         """Park what was to be given but is in the store no more (archived meanwhile)."""
         for entry in given:
             self._park(entry, "the event is not in the store any more")
@@ -222,7 +222,12 @@ class Round:
         return firsts
 
     def _take_back(
-        self, entry: Entry, firsts: dict[str, Position], *, due_at: datetime, reason: str | None
+        self,
+        entry: GroupEntry,
+        firsts: dict[str, Position],
+        *,
+        due_at: datetime,
+        reason: str | None,
     ) -> None:
         if entry.position != firsts[entry.stream]:
             deliveries, due_at, reason = entry.deliveries - 1, self.now, entry.reason
@@ -232,11 +237,11 @@ class Round:
             replace(entry, consumer=None, due_at=due_at, deliveries=deliveries, reason=reason)
         )
 
-    def _fronts(self) -> list[Entry]:
+    def _fronts(self) -> list[GroupEntry]:
         """Return what stands first in each stream. What is with a consumer stands before all:
         an older event may have come back from the parked ones meanwhile.
         """
-        fronts: dict[str, Entry] = {}
+        fronts: dict[str, GroupEntry] = {}
         for position in sorted(self._entries):
             entry = self._entries[position]
             front = fronts.get(entry.stream)
@@ -244,26 +249,26 @@ class Round:
                 fronts[entry.stream] = entry
         return sorted(fronts.values(), key=lambda entry: entry.position)
 
-    def _named(self, ids: Sequence[UUID]) -> list[Entry]:
+    def _named(self, ids: Sequence[UUID]) -> list[GroupEntry]:
         by_id = {entry.event_id: entry for entry in self._entries.values()}
         return [by_id[id_] for id_ in dict.fromkeys(ids) if id_ in by_id]
 
-    def _held(self, ids: Sequence[UUID], consumer: str | None) -> list[Entry]:
+    def _held(self, ids: Sequence[UUID], consumer: str | None) -> list[GroupEntry]:
         return [
             entry
             for entry in self._named(ids)
             if entry.consumer is not None and consumer in (None, entry.consumer)
         ]
 
-    def _keep(self, entry: Entry) -> None:
+    def _keep(self, entry: GroupEntry) -> None:
         self._entries[entry.position] = entry
         self.changed[entry.position] = entry
 
-    def _drop(self, entry: Entry) -> None:
+    def _drop(self, entry: GroupEntry) -> None:
         self._entries.pop(entry.position)
         self.changed.pop(entry.position, None)
 
-    def _park(self, entry: Entry, reason: str) -> None:
+    def _park(self, entry: GroupEntry, reason: str) -> None:
         if self.parked >= self._terms.max_parked:
             return
         self.parked += 1

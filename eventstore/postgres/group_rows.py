@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from eventstore.groups.model import Entry, Parked, Standing, Subscription, Terms
+from eventstore.groups.model import GroupEntry, GroupStanding, Parked, Subscription, Terms
 from eventstore.groups.rules import Round
 from eventstore.postgres.connect import Connection
 from eventstore.store import EventFilter
@@ -69,10 +69,10 @@ def subscription_of(row: Sequence[Any]) -> Subscription:
     )
 
 
-def standing_of(row: Sequence[Any]) -> Standing:
+def standing_of(row: Sequence[Any]) -> GroupStanding:
     """Read a row of `group_standings.sql`."""
     head, checkpoint, lag_s, in_flight, waiting, parked, redelivered = row[13:20]
-    return Standing(
+    return GroupStanding(
         subscription=subscription_of(row),
         head=Position(head),
         checkpoint=Position(checkpoint),
@@ -138,8 +138,8 @@ def saved_values(open_round: OpenRound) -> dict[str, object]:
     }
 
 
-def _entry(row: Sequence[Any]) -> Entry:
-    return Entry(
+def _entry(row: Sequence[Any]) -> GroupEntry:
+    return GroupEntry(
         position=Position(row[0]),
         event_id=row[1],
         stream=row[2],

@@ -23,11 +23,11 @@ from eventstore.groups.model import (
     MAX_GROUPS,
     MAX_IDS,
     Delivery,
-    Entry,
-    Given,
+    GivenEvents,
+    GroupEntry,
+    GroupStanding,
     Parked,
     Settled,
-    Standing,
     Terms,
     check_consumer,
     check_name,
@@ -62,7 +62,7 @@ _SCAN_S = 1.0
 class _Look:
     """What one look brought. `more`: there is more to look at right now."""
 
-    given: Given
+    given: GivenEvents
     scanned_to: Position
     more: bool
     due_in: timedelta | None
@@ -156,13 +156,13 @@ class PostgresSubscriptionGroups:
                 raise unknown(name)
         self._waiters.stir(name)
 
-    async def standings(self) -> list[Standing]:
+    async def standings(self) -> list[GroupStanding]:
         """Return how all groups stand."""
         async with self._rounds.connection("reading subscriptions") as connection:
             rows = await rows_of(connection, "group_standings", {"group": None})
         return [standing_of(row) for row in rows]
 
-    async def standing(self, name: str) -> Standing:
+    async def standing(self, name: str) -> GroupStanding:
         """Return how one group stands."""
         check_known(name)
         async with self._rounds.connection("reading a subscription") as connection:
@@ -181,7 +181,7 @@ class PostgresSubscriptionGroups:
         wait_s: float = 0.0,
         gone: Callable[[], Awaitable[bool]] | None = None,
         ready: Ready | None = None,
-    ) -> Given:
+    ) -> GivenEvents:
         """Give events to a consumer, or wait for some; see `SubscriptionGroups.next`."""
         check_consumer(consumer)
         if not 1 <= limit <= MAX_IDS:
@@ -318,7 +318,7 @@ class PostgresSubscriptionGroups:
             if entry.position in events
         )
         return _Look(
-            given=Given(deliveries=deliveries, caught_up=caught_up),
+            given=GivenEvents(deliveries=deliveries, caught_up=caught_up),
             scanned_to=open_round.scanned_to,
             more=more,
             due_in=due_in,
@@ -346,7 +346,10 @@ class PostgresSubscriptionGroups:
         return limit
 
     async def _again(
-        self, connection: Connection, given: Sequence[Entry], fresh: dict[Position, RecordedEvent]
+        self,
+        connection: Connection,
+        given: Sequence[GroupEntry],
+        fresh: dict[Position, RecordedEvent],
     ) -> dict[Position, RecordedEvent]:
         positions = [entry.position for entry in given if entry.position not in fresh]
         if not positions:

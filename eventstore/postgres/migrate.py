@@ -73,7 +73,7 @@ class Migration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class MigrationPatience:
     """How long a migration waits.
 
     `behind`: for a table that others use; whoever comes later waits behind it. `beside`: for
@@ -97,7 +97,10 @@ def migrations() -> tuple[Migration, ...]:
 
 
 async def migrate(
-    dsn: str, known: tuple[Migration, ...] | None = None, *, patience: Patience | None = None
+    dsn: str,
+    known: tuple[Migration, ...] | None = None,
+    *,
+    patience: MigrationPatience | None = None,
 ) -> list[str]:
     """Bring the database to the newest schema and return the names of the applied files.
 
@@ -114,7 +117,7 @@ async def migrate(
             try:
                 if not _missing(steps, await _applied(connection)):
                     return []
-                return await _apply_all(connection, steps, patience or Patience())
+                return await _apply_all(connection, steps, patience or MigrationPatience())
             except psycopg.errors.InsufficientPrivilege as error:
                 if is_closed(error):
                     raise half_filled() from error
@@ -125,7 +128,7 @@ async def migrate(
 
 
 async def _apply_all(
-    connection: _Connection, steps: tuple[Migration, ...], patience: Patience
+    connection: _Connection, steps: tuple[Migration, ...], patience: MigrationPatience
 ) -> list[str]:
     await _take_turn(connection, patience.turn)
     async with connection.transaction():

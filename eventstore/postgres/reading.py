@@ -58,7 +58,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class EventPlace:
     """Where the next events that are wanted are: the SQL file that reads them, and its values.
 
     When it gives as many events as were asked for, the last one is how far was looked, else
@@ -122,7 +122,7 @@ async def head_of(connection: Connection) -> int:
 
 async def locate(
     connection: Connection, wanted: Sequence[Wanted], *, after: int, head: int, limit: int
-) -> Place:
+) -> EventPlace:
     """Find the next events behind `after`, at most `head` (without alternatives: all of them).
 
     Close to the head all that there is gets looked at, further back indexes are asked.
@@ -130,12 +130,12 @@ async def locate(
     up_to = max(after, min(head, after + LOOK))
     bounds = {"after": after, "up_to": up_to, "limit": limit}
     if not wanted:
-        return Place(statement=("read_all", bounds), scanned_to=up_to)
+        return EventPlace(statement=("read_all", bounds), scanned_to=up_to)
     if up_to == head:
         values = bounds | {"wanted": Jsonb([asdict(each) for each in wanted])}
-        return Place(statement=("read_wanted", values), scanned_to=up_to)
+        return EventPlace(statement=("read_wanted", values), scanned_to=up_to)
     found = await search(connection, wanted, after=after, head=head, limit=limit)
-    return Place(
+    return EventPlace(
         statement=("read_positions", {"positions": found.positions}), scanned_to=found.scanned_to
     )
 

@@ -40,7 +40,7 @@ SELECT count(*) FROM (
 
 
 @dataclass(slots=True, kw_only=True)
-class Report:
+class RecoveryReport:
     """What was compared, and how many differ; `first` describes some of them."""
 
     store_id: str
@@ -75,11 +75,11 @@ class Report:
             self.first.append(what)
 
 
-async def compare(events: StoreEvents, stored: StoredEvents) -> Report:
+async def compare(events: StoreEvents, stored: StoredEvents) -> RecoveryReport:
     """Compare the store in a database with `events`, up to their head."""
     contents = events.contents
     there = await stored.contents()
-    report = Report(
+    report = RecoveryReport(
         store_id=contents.store_id,
         head=contents.head,
         beyond=max(0, there.head - contents.head),
@@ -144,7 +144,7 @@ class _Kinds:
 
 
 async def _compare_kinds(
-    stored: StoredEvents, kinds: _Kinds, subjects: Mapping[str, int], report: Report
+    stored: StoredEvents, kinds: _Kinds, subjects: Mapping[str, int], report: RecoveryReport
 ) -> None:
     """Compare categories and types.
 
@@ -176,7 +176,7 @@ def _of_metadata(part: pa.Table) -> list[dict[str, Any]]:
     return rows
 
 
-def _compare_events(wanted: pa.Table, found: pa.Table, report: Report) -> None:
+def _compare_events(wanted: pa.Table, found: pa.Table, report: RecoveryReport) -> None:
     if wanted.drop_columns([_METADATA]).equals(found.drop_columns([_METADATA])):
         # Text of the same JSON may be written in several ways.
         pairs = zip(wanted[_METADATA].to_pylist(), found[_METADATA].to_pylist(), strict=True)
@@ -206,7 +206,7 @@ def _json(text: str) -> Any:
 
 
 async def _compare_streams(
-    stored: StoredEvents, fold: PolicyFold, heads: dict[str, int], report: Report
+    stored: StoredEvents, fold: PolicyFold, heads: dict[str, int], report: RecoveryReport
 ) -> None:
     found = {row[0]: row[1:] for row in await stored.rows(_STREAMS)}
     for stream in sorted({*heads, *found}):

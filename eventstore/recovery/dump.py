@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from eventstore.recovery.events import ABOUT, COLUMNS, FORMAT, files_of, refuse_gaps
-from eventstore.recovery.rebuild import Progress
+from eventstore.recovery.rebuild import RebuildProgress
 from eventstore.recovery.stored_events import StoredEvents
 from kernel.errors import Conflict
 
@@ -44,7 +44,7 @@ async def export(
     lake: str,
     folder: Path,
     *,
-    show: Callable[[Progress], None] = lambda _: None,
+    show: Callable[[RebuildProgress], None] = lambda _: None,
     file_events: int = _FILE_EVENTS,
     part: int = _PART,
 ) -> Exported:
@@ -72,7 +72,7 @@ async def export(
                     refuse_gaps(rows, low, high)
                     writer.write_table(rows)
                     seconds = max(asyncio.get_running_loop().time() - started, 1e-6)
-                    show(Progress(events=high, head=contents.head, rate=high / seconds))
+                    show(RebuildProgress(events=high, head=contents.head, rate=high / seconds))
     schemas = {"schema_id": [*contents.schemas], "schema": [*contents.schemas.values()]}
     kinds = pa.schema([("schema_id", pa.int32()), ("schema", pa.string())])
     with _kept(folder / "schemas.parquet") as file:

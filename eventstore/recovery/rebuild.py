@@ -20,7 +20,7 @@ COPIES = min(4, os.cpu_count() or 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class RebuildProgress:
     """How far a store is filled. `events` of `head`, `rate` in events a second of this run."""
 
     events: int
@@ -28,7 +28,7 @@ class Progress:
     rate: float
 
 
-Show = Callable[[Progress], None]
+Show = Callable[[RebuildProgress], None]
 
 
 async def rebuild(
@@ -90,7 +90,7 @@ class _Parts:
         self._events += part.num_rows
         seconds = max(time.monotonic() - self._started, 1e-6)
         rate = (self._events - self._begun) / seconds
-        self._show(Progress(events=self._events, head=self._head, rate=rate))
+        self._show(RebuildProgress(events=self._events, head=self._head, rate=rate))
 
 
 def _parts(events: StoreEvents, missing: list[tuple[int, int]]) -> Iterator[pa.Table]:

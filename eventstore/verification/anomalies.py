@@ -40,7 +40,7 @@ class Anomaly(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class HistoryReport:
     """The verdict on one history. `figures`: what was judged, by name."""
 
     anomalies: Mapping[Anomaly, int]
@@ -83,9 +83,9 @@ class Findings:
         if len(kept) < EXAMPLES:
             kept.append(example)
 
-    def report(self, figures: Mapping[str, int]) -> Report:
+    def report(self, figures: Mapping[str, int]) -> HistoryReport:
         """Return what was found, the most frequent kind first."""
-        return Report(
+        return HistoryReport(
             anomalies=dict(self.counts.most_common()),
             examples={kind: tuple(examples) for kind, examples in self.examples.items()},
             figures=dict(figures),

@@ -13,17 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from eventstore.verification.anomalies import Anomaly, Findings, Report
+from eventstore.verification.anomalies import Anomaly, Findings, HistoryReport
 from eventstore.verification.boundaries import Boundaries
 from eventstore.verification.history import (
     CONDITION_FAILED,
-    Operation,
-    Refused,
+    AppendOperation,
+    RefusedAppend,
     Seen,
 )
-from eventstore.verification.ledger import Ledger
+from eventstore.verification.ledger import WriteLedger
 from eventstore.verification.readers import ReaderComparison, ReaderWatch
-from eventstore.verification.scan import Scan
+from eventstore.verification.scan import HistoryScan
 
 _MASK = 2**64 - 1
 
@@ -34,20 +34,20 @@ class HistoryChecker:
     def __init__(self, run: int) -> None:
         self._run = run
         self._findings = Findings()
-        self._ledger = Ledger(self._findings)
+        self._ledger = WriteLedger(self._findings)
         self._boundaries = Boundaries(self._findings)
         self._readers: list[ReaderWatch] = []
-        self._scan: Scan | None = None
+        self._scan: HistoryScan | None = None
         self._comparison: ReaderComparison | None = None
         self._streams_read = 0
 
-    def operation(self, operation: Operation) -> None:
+    def operation(self, operation: AppendOperation) -> None:
         """Enter an append. Those of one process come in its order; processes in any."""
         row = self._ledger.add(operation)
         if operation.condition is None:
             return
         match operation.outcome:
-            case Refused(by=by):
+            case RefusedAppend(by=by):
                 if by == CONDITION_FAILED:
                     self._boundaries.add_refused(operation.condition)
             case _:
@@ -62,7 +62,7 @@ class HistoryChecker:
     def stored(self, events: Iterable[Seen]) -> None:
         """Judge stored events; call it again with what follows."""
         if self._scan is None or self._comparison is None:
-            self._scan = Scan(self._run, self._ledger, self._boundaries, self._findings)
+            self._scan = HistoryScan(self._run, self._ledger, self._boundaries, self._findings)
             self._comparison = ReaderComparison(self._readers, self._findings)
         for event in events:
             self._scan.passed(event)
@@ -94,7 +94,7 @@ class HistoryChecker:
         elif total != state.sum:
             self._differs(name, f"events up to version {last} are others")
 
-    def report(self) -> Report:
+    def report(self) -> HistoryReport:
         """Return the verdict. Call it once, at the end."""
         self.stored(())
         assert self._scan is not None

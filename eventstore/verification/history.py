@@ -69,7 +69,7 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class RefusedAppend:
     """Certainly not done. `by`: what refused it, where the store said so."""
 
     by: str = ""
@@ -84,11 +84,11 @@ class Unknown:
     """No certain answer came: it happened once or not at all, at any time after its begin."""
 
 
-Outcome = Accepted | Refused | Unknown
+Outcome = Accepted | RefusedAppend | Unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
+class AppendOperation:
     """One append by one process, all attempts with the same ids together.
 
     Times in nanoseconds of one monotonic clock: before the first attempt was sent, and after the

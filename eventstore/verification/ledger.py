@@ -16,8 +16,8 @@ from eventstore.verification.anomalies import Anomaly, Findings
 from eventstore.verification.history import (
     VERSION_CONFLICT,
     Accepted,
-    Operation,
-    Refused,
+    AppendOperation,
+    RefusedAppend,
     Unknown,
     Write,
 )
@@ -58,7 +58,7 @@ class _Process:
     rows: array[int]
 
 
-class Ledger:
+class WriteLedger:
     """All writes of a history. Rows are numbered in the order of being added."""
 
     def __init__(self, findings: Findings) -> None:
@@ -87,7 +87,7 @@ class Ledger:
     def __len__(self) -> int:
         return len(self.stream)
 
-    def add(self, operation: Operation) -> int:
+    def add(self, operation: AppendOperation) -> int:
         """Enter an operation; return the row of its first write.
 
         Raises `InvalidRequest` when the history itself is malformed: numbers of a process must
@@ -102,7 +102,7 @@ class Ledger:
                     answers = given
                 else:
                     self._wrong(writes[0], f"{len(given)} answers for {len(writes)} writes")
-            case Refused(by=by):
+            case RefusedAppend(by=by):
                 code = REFUSED
                 if by == VERSION_CONFLICT and len(writes) == 1 and writes[0].expected == NO_STREAM:
                     self.refused_new.add(writes[0].stream)
@@ -144,7 +144,7 @@ class Ledger:
 
     def _add_write(
         self,
-        operation: Operation,
+        operation: AppendOperation,
         write: Write,
         answer: StreamAppended | None,
         code: int,

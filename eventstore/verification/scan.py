@@ -13,7 +13,7 @@ from eventstore.verification.ledger import (
     REFUSED,
     UNKNOWN,
     IdSet,
-    Ledger,
+    WriteLedger,
     expectation_met,
     expectation_text,
 )
@@ -29,11 +29,11 @@ class StreamState:
     sum: int
 
 
-class Scan:
+class HistoryScan:
     """Judges each event at its place. Events come in the order in which the store lists them."""
 
     def __init__(
-        self, run: int, ledger: Ledger, boundaries: Boundaries, findings: Findings
+        self, run: int, ledger: WriteLedger, boundaries: Boundaries, findings: Findings
     ) -> None:
         self._run = run
         self._ledger = ledger

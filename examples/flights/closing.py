@@ -12,9 +12,9 @@ from typing import Any
 from deltalake import DeltaTable
 
 from examples.flights.commands import Penstock
-from examples.flights.comparison import Comparison, compare
+from examples.flights.comparison import TableComparison, compare
 from examples.flights.freshness import Freshness
-from examples.flights.narration import Check, Narration
+from examples.flights.narration import DemoCheck, Narration
 from examples.flights.oracle import AWAITING_REPLAY, KEYS, Oracle
 from examples.flights.tables import rows_of
 from lake import storage
@@ -22,16 +22,16 @@ from lake.layout import Lake
 from projections.serve.lake_tables import table_names
 
 
-def as_check(title: str, found: Comparison) -> Check:
+def as_check(title: str, found: TableComparison) -> DemoCheck:
     """Turn a comparison into a check."""
-    return Check(title=title, holds=found.equal, found=found.describe(), samples=found.samples)
+    return DemoCheck(title=title, holds=found.equal, found=found.describe(), samples=found.samples)
 
 
-def hashes_agree(verified: Any, *, tables: Iterable[str]) -> list[Check]:
+def hashes_agree(verified: Any, *, tables: Iterable[str]) -> list[DemoCheck]:
     """Turn the answer of `penstock source verify` into a check per table."""
     answers = {answer["table"].rpartition(".")[2]: answer for answer in verified["tables"]}
     return [
-        Check(
+        DemoCheck(
             title=f"{name}: row hashes of source and mirror",
             holds=name in answers and bool(answers[name]["equal"]),
             found=_figures(answers.get(name)),
@@ -48,7 +48,7 @@ def rebuild(penstock: Penstock, narration: Narration) -> None:
         generation = str(built["generation"])
         verified = penstock("replay", "verify", name, "--generation", generation, accept=(0, 1))
         narration.check(
-            Check(
+            DemoCheck(
                 title=f"{name}, rebuilt as generation {generation} = the live one",
                 holds=bool(verified["equal"]),
                 found=_figures(verified),

@@ -18,7 +18,7 @@ _SAMPLES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class TableComparison:
     """How two tables compare. Rows are counted by key; `samples` shows some that do not agree."""
 
     name: str
@@ -53,7 +53,7 @@ def compare(
     *,
     key: Sequence[str],
     tolerance: Mapping[str, float] | None = None,
-) -> Comparison:
+) -> TableComparison:
     """Compare `actual` with `expected` over the columns of `expected`, by `key`, nulls equal.
 
     Whole numbers of any width are equal by value, times by instant. Columns that only `actual`
@@ -90,7 +90,7 @@ def compare(
         "|| CASE WHEN verdict = 'missing' THEN '' ELSE ': found ' || actual END "
         f"FROM verdict WHERE verdict IS NOT NULL LIMIT {_SAMPLES}"
     ).fetchall()
-    return Comparison(
+    return TableComparison(
         name=name,
         expected_rows=expected.num_rows,
         actual_rows=actual.num_rows,
@@ -113,8 +113,8 @@ def _same(column: str, tolerance: Mapping[str, float]) -> str:
 
 def _incomparable(
     name: str, expected: pa.Table, actual: pa.Table, lacking: Sequence[str]
-) -> Comparison:
-    return Comparison(
+) -> TableComparison:
+    return TableComparison(
         name=name,
         expected_rows=expected.num_rows,
         actual_rows=actual.num_rows,

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from deltalake import DeltaTable
 
-from examples.flights.narration import Check
+from examples.flights.narration import DemoCheck
 from kernel.errors import Unavailable
 from lake.datasets import dataset_of
 from lake.layout import Lake, events_log
@@ -26,7 +26,7 @@ _SILENT_POLLS = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hop:
+class DemoHop:
     """One place: how many rows, how many different events, and the last position if it has any."""
 
     place: str
@@ -35,7 +35,7 @@ class Hop:
     last_position: int | None = None
 
 
-def in_postgres(dsn: str) -> Hop:
+def in_postgres(dsn: str) -> DemoHop:
     """Count the event store's own table."""
     query = "SELECT count(*), count(DISTINCT id), coalesce(max(position), 0) FROM es.events"
     try:
@@ -44,10 +44,10 @@ def in_postgres(dsn: str) -> Hop:
     except psycopg.Error as error:
         raise Unavailable(f"the event store cannot be counted: {error}") from error
     rows, distinct, last = row or (0, 0, 0)
-    return Hop(place="PostgreSQL", rows=rows, distinct=distinct, last_position=last)
+    return DemoHop(place="PostgreSQL", rows=rows, distinct=distinct, last_position=last)
 
 
-def in_kafka(bootstrap: str, topic: str) -> Hop:
+def in_kafka(bootstrap: str, topic: str) -> DemoHop:
     """Count a topic's committed records from its beginning to its end."""
     consumer = Consumer(
         {
@@ -68,13 +68,13 @@ def in_kafka(bootstrap: str, topic: str) -> Hop:
         raise Unavailable(f"topic {topic} cannot be read: {error}") from error
     finally:
         consumer.close()
-    return Hop(place=f"Kafka {topic}", rows=rows, distinct=len(ids))
+    return DemoHop(place=f"Kafka {topic}", rows=rows, distinct=len(ids))
 
 
-def in_log(lake: Lake, store: str) -> Hop:
+def in_log(lake: Lake, store: str) -> DemoHop:
     """Count the Delta log of an event store."""
     table = _column(lake.path(events_log(store)), ["event_id", "position"])
-    return Hop(
+    return DemoHop(
         place=f"log/events/{store[:8]}…",
         rows=table.num_rows,
         distinct=pc.count_distinct(table["event_id"]).as_py(),
@@ -82,12 +82,12 @@ def in_log(lake: Lake, store: str) -> Hop:
     )
 
 
-def in_typed(lake: Lake, category: str) -> Hop:
+def in_typed(lake: Lake, category: str) -> DemoHop:
     """Count all typed tables of a category together."""
     names = [n for n in table_names(lake) if n.startswith(f"typed/events.{category}.")]
     tables = [_column(lake.path(name), ["event_id", "position"]) for name in names]
     table = pa.concat_tables(tables)
-    return Hop(
+    return DemoHop(
         place=f"typed/events.{category}.* ({len(tables)} tables)",
         rows=table.num_rows,
         distinct=pc.count_distinct(table["event_id"]).as_py(),
@@ -103,14 +103,14 @@ def closed_late(lake: Lake, store: str) -> set[str]:
     return set(late["event_id"].to_pylist())
 
 
-def agree(hop: Hop, *, events: int) -> Check:
+def agree(hop: DemoHop, *, events: int) -> DemoCheck:
     """Say whether a hop has every event once, and positions without a gap."""
     gapless = hop.last_position in (None, events)
     holds = hop.rows == hop.distinct == events and gapless
     found = f"{hop.rows:,} rows, {hop.distinct:,} different"
     if hop.last_position is not None:
         found += f", last position {hop.last_position:,}"
-    return Check(title=hop.place, holds=holds, found=f"{found} (of {events:,})")
+    return DemoCheck(title=hop.place, holds=holds, found=f"{found} (of {events:,})")
 
 
 def _column(path: str, columns: list[str]) -> pa.Table:

@@ -14,7 +14,7 @@ from psycopg import sql
 from pyarrow import csv
 
 from examples.flights import source_database
-from examples.flights.comparison import Comparison, compare
+from examples.flights.comparison import TableComparison, compare
 from examples.flights.tables import rows_of
 from kernel.errors import Unavailable
 from lake.layout import Lake
@@ -27,7 +27,7 @@ KEYS = {
 }
 
 
-def mirrored(dsn: str, lake: Lake, table: str) -> Comparison:
+def mirrored(dsn: str, lake: Lake, table: str) -> TableComparison:
     """Compare a table of the source database with its `current` table."""
     current = rows_of(lake, f"current/{source_database.NAME}.public.{table}")
     columns = source_database.TABLES[table]

@@ -14,7 +14,7 @@ _SAME_EVERY_S = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class DemoCheck:
     """Something that must hold, what was found, and rows that speak against it."""
 
     title: str
@@ -29,7 +29,7 @@ class Narration:
 
     out: TextIO
     clock: Callable[[], float] = time.monotonic
-    checks: list[Check] = field(default_factory=list)
+    checks: list[DemoCheck] = field(default_factory=list)
     figures: dict[str, object] = field(default_factory=dict)
     _step: int = 0
     _started: float | None = None
@@ -44,7 +44,7 @@ class Narration:
         return 0.0 if self._started is None else self.clock() - self._started
 
     @property
-    def failures(self) -> list[Check]:
+    def failures(self) -> list[DemoCheck]:
         """Return the checks that do not hold."""
         return [check for check in self.checks if not check.holds]
 
@@ -89,7 +89,7 @@ class Narration:
             self._said_at, self._said = now, text
             self.say(text)
 
-    def check(self, check: Check) -> None:
+    def check(self, check: DemoCheck) -> None:
         """Tell a verdict and keep it."""
         self.checks.append(check)
         self._write(f"    {'ok' if check.holds else 'NO'}  {check.title}: {check.found}")

@@ -8,10 +8,10 @@ from itertools import islice
 
 from examples.flights import source_database
 from examples.flights.crash import Killer, finished_as_bound
-from examples.flights.narration import Check, Rate
+from examples.flights.narration import DemoCheck, Rate
 from examples.flights.poster import Poster, Tally
 from examples.flights.posting_order import PostedEvent
-from examples.flights.scene import Scene, Stopwatch
+from examples.flights.scene import DemoStopwatch, Scene
 
 _KILL_AT = 0.35
 _TAIL_EVENTS = 300
@@ -25,7 +25,7 @@ def post_flights(scene: Scene) -> None:
     scene.narration.step(f"Posting {total:,} events; meanwhile rows change and the pipeline dies")
     bulk = total - _TAIL_EVENTS
     events = scene.river.events()
-    watch = Stopwatch()
+    watch = DemoStopwatch()
     pipeline_url = scene.found.required("pipeline.url")
     killer = Killer(scene.folder, scene.lake, pipeline_url=pipeline_url)
     with scene.poster() as poster:
@@ -73,7 +73,7 @@ def _tell_of_crash(scene: Scene, killer: Killer) -> None:
     )
     scene.catch_up(projections=())
     scene.narration.check(
-        Check(
+        DemoCheck(
             title=f"epoch {epoch} was finished by the new process",
             holds=finished_as_bound(scene.lake, killed),
             found="over exactly the offsets that it had been bound to",
@@ -84,7 +84,7 @@ def _tell_of_crash(scene: Scene, killer: Killer) -> None:
 def _post_steadily(scene: Scene, poster: Poster, events: Iterator[PostedEvent]) -> None:
     before = scene.tally.last_position
     scene.narration.say(f"the last {_TAIL_EVENTS} at {_TAIL_PER_S:.0f}/s, to measure freshness")
-    watch = Stopwatch()
+    watch = DemoStopwatch()
     for sent, event in enumerate(events):
         pause = sent / _TAIL_PER_S - watch.seconds
         if pause > 0:

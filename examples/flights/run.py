@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 from apps import settings
-from apps.cli.demo_options import LakePlace, Options
+from apps.cli.demo_options import DemoOptions, LakePlace
 from apps.cli.stack import APPLICATIONS, explained, stack_options
 from examples.flights import closing, freshness, posting, source_database, verification, workspace
 from examples.flights.amendments import script
@@ -36,7 +36,7 @@ _STORE_PORT = 7
 """Behind the ports of the stack's seven parts."""
 
 
-def run(options: Options, narration: Narration) -> bool:
+def run(options: DemoOptions, narration: Narration) -> bool:
     """Run the whole demo. Return whether everything held.
 
     Raises what a step raises; the stack is stopped then too, even with `keep`.
@@ -47,7 +47,7 @@ def run(options: Options, narration: Narration) -> bool:
             return _story(options, narration, folder)
 
 
-def _story(options: Options, narration: Narration, folder: Path) -> bool:
+def _story(options: DemoOptions, narration: Narration, folder: Path) -> bool:
     """Run the steps; the stack is stopped whatever happens, unless it is to be kept."""
     try:
         _start(options, narration, folder)
@@ -67,7 +67,7 @@ def _story(options: Options, narration: Narration, folder: Path) -> bool:
 
 
 @contextmanager
-def _lake(options: Options, narration: Narration) -> Iterator[None]:
+def _lake(options: DemoOptions, narration: Narration) -> Iterator[None]:
     """Have the place where the tables are to lie: a folder of the workspace, or a store of ours."""
     if options.lake is not LakePlace.S3:
         yield
@@ -95,7 +95,7 @@ def _lake(options: Options, narration: Narration) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _start(options: Options, narration: Narration, folder: Path) -> None:
+def _start(options: DemoOptions, narration: Narration, folder: Path) -> None:
     narration.step("Starting PostgreSQL, Kafka, Connect with Debezium, registry, service, Spark")
     narration.command("penstock up")
     chosen = stack_options(
@@ -108,7 +108,7 @@ def _start(options: Options, narration: Narration, folder: Path) -> None:
         control.up(folder, chosen, narration.say)
 
 
-def _open(options: Options, narration: Narration, folder: Path) -> Scene:
+def _open(options: DemoOptions, narration: Narration, folder: Path) -> Scene:
     narration.step(f"Filling an ordinary database, {source_database.NAME}, and reading the flights")
     found = settings.load(folder)
     scene = Scene(
@@ -163,7 +163,7 @@ def _throughput(scene: Scene) -> dict[str, float]:
     }
 
 
-def _stop(options: Options, narration: Narration, folder: Path) -> None:
+def _stop(options: DemoOptions, narration: Narration, folder: Path) -> None:
     if options.keep and sys.exc_info()[0] is None:
         return
     narration.step("Stopping everything")

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from apps import settings
-from apps.cli.demo_options import Options
+from apps.cli.demo_options import DemoOptions
 from examples.flights.amendments import Amendment, final_weather
 from examples.flights.commands import Penstock
 from examples.flights.narration import Narration
@@ -28,7 +28,7 @@ class Scene:
     moment when every table had every event, the steady tail not included.
     """
 
-    options: Options
+    options: DemoOptions
     narration: Narration
     folder: Path
     found: settings.Settings
@@ -73,7 +73,7 @@ class Scene:
         )
 
 
-class Stopwatch:
+class DemoStopwatch:
     """Seconds since it was made."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from examples.flights.closing import as_check, hashes_agree
 from examples.flights.comparison import compare
 from examples.flights.flights import CATEGORY
 from examples.flights.mirror import mirrored
-from examples.flights.narration import Check
+from examples.flights.narration import DemoCheck
 from examples.flights.oracle import KEYS
 from examples.flights.scene import Scene
 from examples.flights.tables import rows_of
@@ -23,7 +23,7 @@ def check_hops(scene: Scene) -> None:
     sent = scene.events - len(scene.river.held_back)
     caught = scene.catch_up()
     scene.narration.check(
-        Check(
+        DemoCheck(
             title="acknowledged over HTTP",
             holds=scene.tally.events == sent,
             found=f"{scene.tally.events:,} (of {sent:,})",
@@ -67,7 +67,7 @@ def check_late_few(scene: Scene) -> None:
     scene.narration.check(hops.agree(hops.in_log(scene.lake, caught.store), events=scene.events))
     marked = hops.closed_late(scene.lake, caught.store)
     scene.narration.check(
-        Check(
+        DemoCheck(
             title="marked as closed_late in the log",
             holds=marked == {str(each.event.id) for each in late},
             found=f"{len(marked)} events, sent too late: {len(late)}",

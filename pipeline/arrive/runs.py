@@ -24,7 +24,7 @@ Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class ArrivalRun:
     """Rows `[first, last)` of a batch: streamed changes of one table from one topic partition.
 
     `transactions`: txid -> number of rows and greatest LSN; `orders`: txid -> the commit before
@@ -70,7 +70,7 @@ class EventRun:
         return f"{self.topic}/{self.partition}"
 
 
-def runs_of(ordered: pa.Table, before: Progress) -> Iterator[Run | EventRun]:
+def runs_of(ordered: pa.Table, before: Progress) -> Iterator[ArrivalRun | EventRun]:
     """Find the runs of a batch that is sorted by topic, partition and offset, in its order.
 
     `before` has the high-water marks that the rows of changes must be beyond.
@@ -84,7 +84,7 @@ def runs_of(ordered: pa.Table, before: Progress) -> Iterator[Run | EventRun]:
             yield run
 
 
-def others(count: int, runs: list[Run | EventRun]) -> Numbers:
+def others(count: int, runs: list[ArrivalRun | EventRun]) -> Numbers:
     """Return the places of the rows that are in no run."""
     left = np.ones(count, bool)
     for run in runs:
@@ -102,7 +102,7 @@ def _segments(ordered: pa.Table) -> Iterator[tuple[int, int]]:
     yield from zip([0, *ends[:-1]], ends, strict=True)
 
 
-def _run(rows: pa.Table, first: int, before: Progress) -> Run | None:
+def _run(rows: pa.Table, first: int, before: Progress) -> ArrivalRun | None:
     if any(len(rows[name].unique()) != 1 for name in ("kind", "source", "table", "snapshot")):
         return None
     if rows["kind"][0].as_py() != CHANGE or rows["snapshot"][0].as_py():
@@ -117,7 +117,7 @@ def _run(rows: pa.Table, first: int, before: Progress) -> Run | None:
     lsns = rows.select(["transaction_id", "lsn", "commit_order"]).group_by("transaction_id")
     of_each = [("lsn", "count"), ("lsn", "max"), ("commit_order", "min")]
     counted = lsns.aggregate(of_each).to_pylist()
-    return Run(
+    return ArrivalRun(
         first=first,
         last=first + rows.num_rows,
         source=rows["source"][0].as_py(),

@@ -30,7 +30,7 @@ from lake.table_columns import (
     TRANSACTION_END,
     TRANSACTIONS_TABLE,
 )
-from pipeline.arrive.runs import EventRun, Run, others, runs_of
+from pipeline.arrive.runs import ArrivalRun, EventRun, others, runs_of
 from pipeline.decode.log_rows import Kept
 from pipeline.position.progress import Lateness, Mark, Progress, micros
 from schemas.records import MESSAGES
@@ -124,7 +124,7 @@ class Sorter:
             # Of two rows of one position the first one counts, in whatever run it is.
             while singles and singles[0][0] < run.first:
                 self.take(*singles.popleft())
-            if isinstance(run, Run):
+            if isinstance(run, ArrivalRun):
                 self.take_run(run)
             elif not self.take_events(run):
                 rows = _rows(ordered.slice(run.first, run.last - run.first))
@@ -241,7 +241,7 @@ class Sorter:
         self.counts.update({"events_read": rows, "events": rows, "closed_late": late})
         return True
 
-    def _note_times(self, run: Run | EventRun, name: str, kept: Kept) -> int:
+    def _note_times(self, run: ArrivalRun | EventRun, name: str, kept: Kept) -> int:
         """Keep a run's rows with the verdict on their lateness; return how many are late."""
         marks = self._before.watermarks
         late = marks.late_ones(name, run.event_times, self._lateness(name))
@@ -253,7 +253,7 @@ class Sorter:
         kept.late += late.tolist()
         return int(late.sum())
 
-    def take_run(self, run: Run) -> None:
+    def take_run(self, run: ArrivalRun) -> None:
         """Take many changes that are all new, as `take` would one by one."""
         rows = run.last - run.first
         name = f"{run.source}.{run.table}"

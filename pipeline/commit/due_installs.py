@@ -24,19 +24,19 @@ from pipeline.installs.install_book import (
     HOLD,
     INSTALL,
     WAIVE,
-    Entry,
     Install,
     InstallBook,
+    InstallEntry,
     install_of,
 )
 from pipeline.installs.installation import Installer
-from pipeline.log.committed_changes import Ends
+from pipeline.log.committed_changes import EndsBetween
 from pipeline.position.cut import Cut
 from pipeline.position.progress import Progress
 
 
 @dataclass(slots=True, kw_only=True)
-class Taken:
+class TakenInstalls:
     """What the installs of one source did in an epoch. `mends` wait for the epoch's own fold."""
 
     tables: dict[str, TableAt] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class BulkInstalls:
         taken = [entry.number for entry in waits if entry.kind in (HOLD, INSTALL, WAIVE)]
         return tuple(sorted(taken + decode))
 
-    def decisions(self, numbers: Collection[int]) -> list[Entry]:
+    def decisions(self, numbers: Collection[int]) -> list[InstallEntry]:
         """Return the bound decisions about records in quarantine."""
         return [entry for entry in self._bound(numbers) if entry.kind in DECISIONS]
 
@@ -90,12 +90,12 @@ class BulkInstalls:
 
     def take(
         self, source: str, numbers: Collection[int], progress: Progress, epoch: Epoch
-    ) -> Taken:
+    ) -> TakenInstalls:
         """Install whole tables that are due, and release the source's cut where they do.
 
         Call it when the cut has advanced, before the epoch's changes are folded.
         """
-        cut, taken = progress.cut(source), Taken()
+        cut, taken = progress.cut(source), TakenInstalls()
         due = [install for install in self._installs(source, numbers) if install.lsn <= cut.reached]
         releasing = [install for install in due if install.releases]
         if cut.held and not releasing:
@@ -124,7 +124,7 @@ class BulkInstalls:
             cut.release(copied=taken.replaced, since=max(i.since for i in releasing))
         return taken
 
-    def mend(self, taken: Taken, progress: Progress, epoch: Epoch) -> None:
+    def mend(self, taken: TakenInstalls, progress: Progress, epoch: Epoch) -> None:
         """Install ranges, after the epoch's changes were folded."""
         for install in taken.mends:
             cut = progress.cut(install.source)
@@ -144,16 +144,16 @@ class BulkInstalls:
                 continue
             self._done(install, progress, taken)
 
-    def _ends(self, install: Install, cut: Cut, epoch: Epoch) -> Ends:
+    def _ends(self, install: Install, cut: Cut, epoch: Epoch) -> EndsBetween:
         first = min(install.lsns)
-        return Ends(
+        return EndsBetween(
             after=first,
             up_to=cut.reached,
             first_epoch=self._manifest.pending_since(install.source, first),
             last_epoch=epoch,
         )
 
-    def _bound(self, numbers: Collection[int]) -> list[Entry]:
+    def _bound(self, numbers: Collection[int]) -> list[InstallEntry]:
         if not numbers:
             return []
         return [entry for entry in self._book.entries() if entry.number in numbers]
@@ -166,7 +166,7 @@ class BulkInstalls:
         ]
 
     @staticmethod
-    def _done(install: Install, progress: Progress, taken: Taken) -> None:
+    def _done(install: Install, progress: Progress, taken: TakenInstalls) -> None:
         progress.installs.add(install.number)
         taken.numbers.append(install.number)
 

@@ -37,7 +37,7 @@ from lake.writer import ArrowWriter, Guard
 from pipeline.arrive.seen_events import CONTENT, among
 from pipeline.arrive.sorter import Released
 from pipeline.arrive.widened_topics import IDENTITY, repeated
-from pipeline.installs.install_book import DECODE, Entry, Install
+from pipeline.installs.install_book import DECODE, Install, InstallEntry
 from pipeline.position.progress import Progress, micros
 from schemas.records import KafkaRecord
 
@@ -105,7 +105,9 @@ class Quarantine:
     _outcomes: list[dict[str, Any]] = field(default_factory=list)
     _epoch: int = 0
 
-    def take(self, decisions: Sequence[Entry], progress: Progress, epoch: Epoch) -> Released | None:
+    def take(
+        self, decisions: Sequence[InstallEntry], progress: Progress, epoch: Epoch
+    ) -> Released | None:
         """Carry out decisions; return the rows that are to enter the log.
 
         Depends on the decisions and on what epochs before this one left, so that an epoch that is
@@ -171,7 +173,9 @@ class Quarantine:
         ArrowWriter(self.tables).append(self.lake.outcomes, table, guard)
         failpoints.hit(failpoints.QUARANTINE_AFTER_OUTCOMES)
 
-    def _records(self, entry: Entry, handled: set[tuple[object, ...]]) -> list[dict[str, Any]]:
+    def _records(
+        self, entry: InstallEntry, handled: set[tuple[object, ...]]
+    ) -> list[dict[str, Any]]:
         wanted = {(int(p), at) for p, offsets in entry.detail["places"].items() for at in offsets}
         at = pc.is_in(pc.field("offset"), pa.array(sorted({at for _, at in wanted}), pa.int64()))
         columns = ["key", "value", "headers", "kafka_time"]
@@ -187,7 +191,7 @@ class Quarantine:
         return own
 
     def _decode(
-        self, entry: Entry, records: list[dict[str, Any]], progress: Progress
+        self, entry: InstallEntry, records: list[dict[str, Any]], progress: Progress
     ) -> Iterator[pa.Table]:
         if not records:
             return
@@ -260,7 +264,7 @@ class Quarantine:
 
     def _end(
         self,
-        entry: Entry,
+        entry: InstallEntry,
         record: dict[str, Any],
         outcome: str,
         why: str | None,
@@ -270,7 +274,7 @@ class Quarantine:
         self._outcome(entry, record, outcome, why)
 
     def _outcome(
-        self, entry: Entry, record: dict[str, Any], outcome: str, reason: str | None
+        self, entry: InstallEntry, record: dict[str, Any], outcome: str, reason: str | None
     ) -> None:
         place = {name: record[name] for name in (*PLACE, "source", "table")}
         self._outcomes.append(

@@ -62,7 +62,7 @@ class Known:
     newest: pa.Table | None = None
 
 
-class Part(Protocol):
+class BucketPart(Protocol):
     """Log rows of a transaction, and where the last known rows of their keys are found."""
 
     @property
@@ -129,7 +129,7 @@ def known_at(lake: Lake, tables: Tables, name: str, at: Mapping[str, TableAt]) -
 
 def gone_through(
     slices: Sequence[LogRows],
-    take: Callable[[Iterable[Part]], T],
+    take: Callable[[Iterable[BucketPart]], T],
     *,
     known: Known | None,
     stored: Stored,

@@ -39,7 +39,7 @@ _END_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Base:
+class MergedBase:
     """A base after a merge: its Delta version, how many rows it has, and how many bytes."""
 
     version: int
@@ -63,7 +63,7 @@ _Request = tuple[_Asked, bytes]
 class BaseMerge(Protocol):
     """Merges the newest image per key (with `__op`) into the table at a path, under a guard."""
 
-    def __call__(self, path: str, rows: pa.Table, guard: Guard, keys: Sequence[str]) -> Base:
+    def __call__(self, path: str, rows: pa.Table, guard: Guard, keys: Sequence[str]) -> MergedBase:
         """Return the base after the merge. Raises as `TableWriter.merge` does."""
         ...
 
@@ -86,13 +86,13 @@ class MergeHere:
         self._tables = Tables()
         self._writer = ArrowWriter(self._tables)
 
-    def __call__(self, path: str, rows: pa.Table, guard: Guard, keys: Sequence[str]) -> Base:
+    def __call__(self, path: str, rows: pa.Table, guard: Guard, keys: Sequence[str]) -> MergedBase:
         """See `BaseMerge`."""
         version = self._writer.merge(path, rows, guard, keys=keys)
         table = self._tables.open(path)
         assert table is not None, "it was just merged into"
         count, size = size_of(table)
-        return Base(version=version, rows=count, size=size)
+        return MergedBase(version=version, rows=count, size=size)
 
     def hurry(self) -> None:
         """A merge here has the caller's own priority."""
@@ -113,13 +113,13 @@ class MergeKept:
         self._writer = ArrowWriter(self._tables)
         self._kept = kept or KeptBases()
 
-    def __call__(self, path: str, rows: pa.Table, guard: Guard, keys: Sequence[str]) -> Base:
+    def __call__(self, path: str, rows: pa.Table, guard: Guard, keys: Sequence[str]) -> MergedBase:
         """See `BaseMerge`."""
         version = self.merge(path, rows, guard, keys)
         table = self._tables.open(path)
         assert table is not None, "it was just merged into"
         count, size = size_of(table)
-        return Base(version=version, rows=count, size=size)
+        return MergedBase(version=version, rows=count, size=size)
 
     def merge(self, path: str, rows: pa.Table, guard: Guard, keys: Sequence[str]) -> DeltaVersion:
         """Merge, and return the version alone: how large the base is takes a look at its files."""
@@ -163,7 +163,7 @@ class MergeBeside:
         self._child: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
-    def __call__(self, path: str, rows: pa.Table, guard: Guard, keys: Sequence[str]) -> Base:
+    def __call__(self, path: str, rows: pa.Table, guard: Guard, keys: Sequence[str]) -> MergedBase:
         """See `BaseMerge`. Raises `Unavailable` as well when the child ends amid the merge."""
         body = _packed(rows)
         asked = _Asked(
@@ -260,13 +260,13 @@ def _packed(rows: pa.Table) -> pa.Buffer:
     return sink.getvalue()
 
 
-def _base_of(line: bytes) -> Base:
+def _base_of(line: bytes) -> MergedBase:
     answer = json.loads(line)
     if "lost" in answer:
         raise LeaseLost(answer["lost"])
     if "failed" in answer:
         raise Unavailable(answer["failed"])
-    return Base(**answer)
+    return MergedBase(**answer)
 
 
 def main() -> None:

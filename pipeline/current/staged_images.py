@@ -83,7 +83,7 @@ class SparkStagedMerge:
         return self._writer.overwrite(path, kept, guard)
 
 
-class Staging:
+class ImageStaging:
     """The staged images of one fold, `current/_staging/<source>.<table>/<epoch>`.
 
     Making one removes what an earlier attempt at the same epoch left there.

@@ -28,11 +28,11 @@ from lake.layers import tail_name, whole
 from lake.layout import Lake, current_name
 from lake.tables import TableAt, Tables, cleared_guard, columns_guard
 from lake.writer import OP, UPSERT, ArrowWriter, Guard, reached
-from pipeline.current.key_buckets import Known, Part, gone_through
+from pipeline.current.key_buckets import BucketPart, Known, gone_through
 from pipeline.current.key_files import SHARES
 from pipeline.current.merging import BaseMerge, MergeKept
 from pipeline.current.newest_images import DELETED, ImageTask, KeyedImageTask, NewestImages
-from pipeline.current.staged_images import ArrowStagedMerge, StagedMerge, Staging
+from pipeline.current.staged_images import ArrowStagedMerge, ImageStaging, StagedMerge
 from pipeline.current.tail import FoldPolicy, TailTables
 from pipeline.current.warm_bases import KeptBases
 from pipeline.ddl.steps import NOTHING, Evolution
@@ -136,7 +136,7 @@ class CurrentTables:
         name = current_name(source, table)
         path, guard = self._lake.path(name), Guard(name, epoch)
         handle = self._tables.open(path)
-        staging = Staging(self._lake, self._tables, name, epoch)
+        staging = ImageStaging(self._lake, self._tables, name, epoch)
         if handle is not None and reached(handle, guard):
             return self._at(name, handle.version(), epoch)
         evolved = bool(evolution) and self._evolve(name, path, evolution, epoch)
@@ -168,7 +168,7 @@ class CurrentTables:
         return at
 
     def _stage(
-        self, staging: Staging, rows: LogRows, images: NewestImages, name: str, *, gone: bool
+        self, staging: ImageStaging, rows: LogRows, images: NewestImages, name: str, *, gone: bool
     ) -> tuple[str, ...]:
         """Stage the newest images of all rows; return the key columns, none without a row.
 
@@ -197,7 +197,7 @@ class CurrentTables:
             if keys is not None:
                 return keys
 
-        def stage(parts: Iterable[Part]) -> tuple[str, ...]:
+        def stage(parts: Iterable[BucketPart]) -> tuple[str, ...]:
             keys: tuple[str, ...] = ()
             for part in parts:
                 newest, keys = images.of(part.rows, part.stored)
@@ -217,7 +217,7 @@ class CurrentTables:
         )
 
     def _staged_by_executors(
-        self, staging: Staging, task: Task, parts: int
+        self, staging: ImageStaging, task: Task, parts: int
     ) -> tuple[str, ...] | None:
         """Stage what a task writes; return the key columns, None where executors decline it."""
         files = None if self.executors.tasks is None else self.executors.tasks(task, parts)
@@ -228,7 +228,9 @@ class CurrentTables:
         failpoints.hit(failpoints.LARGE_AFTER_SLICE)
         return keys
 
-    def _staged(self, staging: Staging, name: str, gone: bool, wanted: pa.Table) -> pa.Table | None:
+    def _staged(
+        self, staging: ImageStaging, name: str, gone: bool, wanted: pa.Table
+    ) -> pa.Table | None:
         known = self._stored(name, gone, wanted)
         found = staging.newest(any_of(wanted))
         if found is None:

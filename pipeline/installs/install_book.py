@@ -59,7 +59,7 @@ _SCHEMA = Schema(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class InstallEntry:
     """A row of the book. `number` is 0 before it is written; `detail` depends on the kind."""
 
     kind: str
@@ -99,15 +99,15 @@ class Install:
     since: int = 0
     number: int = 0
 
-    def entry(self) -> Entry:
+    def entry(self) -> InstallEntry:
         """Return its row for the book."""
         detail = asdict(self)
         detail["read_at"] = self.read_at.isoformat()
         del detail["id"], detail["source"], detail["number"]
-        return Entry(kind=INSTALL, id=self.id, source=self.source, detail=detail)
+        return InstallEntry(kind=INSTALL, id=self.id, source=self.source, detail=detail)
 
 
-def install_of(entry: Entry) -> Install:
+def install_of(entry: InstallEntry) -> Install:
     """Read an install back from its row."""
     found = dict(entry.detail)
     columns = tuple(column_of(column) for column in found.pop("columns"))
@@ -143,9 +143,9 @@ class InstallBook:
         self._path = lake.path(INSTALLS)
         self._tables = tables
         self._version = -1
-        self._entries: list[Entry] = []
+        self._entries: list[InstallEntry] = []
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[InstallEntry]:
         """Return all rows in the order of their numbers."""
         table = self._tables.open(self._path)
         if table is None:
@@ -162,12 +162,12 @@ class InstallBook:
         """Return everything that was announced, in its order."""
         return [install_of(entry) for entry in self.entries() if entry.kind == INSTALL]
 
-    def put(self, entries: Sequence[Entry]) -> tuple[int, ...]:
+    def put(self, entries: Sequence[InstallEntry]) -> tuple[int, ...]:
         """Write rows; see `announce`."""
         return announce(self._lake, self._tables, entries)
 
 
-def announce(lake: Lake, tables: Handles, entries: Sequence[Entry]) -> tuple[int, ...]:
+def announce(lake: Lake, tables: Handles, entries: Sequence[InstallEntry]) -> tuple[int, ...]:
     """Write rows in one commit, after those that others write now; return their numbers.
 
     Raises `LeaseLost` when others were faster every time.
@@ -198,19 +198,19 @@ def hold(lake: Lake, tables: Tables, source: str) -> int:
     Call it before the source's connector starts for the first time, or with a new slot. Rows go to
     the log meanwhile; `current` shows what it showed before. Returns the number in the book.
     """
-    return InstallBook(lake, tables).put([Entry(kind=HOLD, id=source, source=source)])[0]
+    return InstallBook(lake, tables).put([InstallEntry(kind=HOLD, id=source, source=source)])[0]
 
 
 def request(lake: Lake, tables: Tables, source: str, names: Sequence[str], *, reason: str) -> int:
     """Ask for tables to be copied again while they are streamed. Returns the number in the book."""
     detail = {"tables": sorted(names), "reason": reason}
     return InstallBook(lake, tables).put(
-        [Entry(kind=WANT, id=source, source=source, detail=detail)]
+        [InstallEntry(kind=WANT, id=source, source=source, detail=detail)]
     )[0]
 
 
-def _entry(row: dict[str, Any]) -> Entry:
-    return Entry(
+def _entry(row: dict[str, Any]) -> InstallEntry:
+    return InstallEntry(
         kind=row["kind"],
         id=row["id"],
         source=row["source"],

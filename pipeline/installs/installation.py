@@ -37,7 +37,7 @@ from pipeline.ddl.unchanged_values import rows_without_keys
 from pipeline.installs.install_book import Install
 from pipeline.installs.staging import GenerationLake, generation_folder, generation_lake
 from pipeline.installs.vanished_keys import Vanished
-from pipeline.log.committed_changes import CommittedChanges, Ends, Slice
+from pipeline.log.committed_changes import CommittedChanges, EndsBetween, Slice
 from pipeline.log.large_folds import slices
 from schemas.key_ranges import KeyRange, lake_filter, ordered_key
 from schemas.registry import SchemaLookup
@@ -65,7 +65,7 @@ class Installer:
     current: CurrentTables
     most_mended: int = MOST_MENDED_ROWS
 
-    def replace(self, install: Install, ends: Ends, epoch: Epoch) -> dict[str, TableAt]:
+    def replace(self, install: Install, ends: EndsBetween, epoch: Epoch) -> dict[str, TableAt]:
         """Make the staged rows, with the changes of `ends`, the table; one commit.
 
         The table has everything of the epoch then, as if it had been folded. `ends` begin at the
@@ -96,7 +96,7 @@ class Installer:
         return at | self.current.tails.clear(name, epoch)
 
     def _bring(
-        self, install: Install, ends: Ends, touched: Callable[[pa.Table], None] | None
+        self, install: Install, ends: EndsBetween, touched: Callable[[pa.Table], None] | None
     ) -> None:
         """Fold `ends` over chunks of one LSN, or of several: a copy that was resumed.
 
@@ -112,7 +112,7 @@ class Installer:
             self.catch_up(install, between, touched=touched, whole=False)
         self.catch_up(install, replace(ends, after=last), touched=touched)
 
-    def mend(self, install: Install, ends: Ends, epoch: Epoch) -> dict[str, TableAt]:
+    def mend(self, install: Install, ends: EndsBetween, epoch: Epoch) -> dict[str, TableAt]:
         """Replace a range of keys by the staged rows, with the changes of `ends`; one commit.
 
         Call it after the epoch's own changes were folded. Raises `InstallDeclined` when changes
@@ -152,7 +152,7 @@ class Installer:
     def catch_up(
         self,
         install: Install,
-        ends: Ends,
+        ends: EndsBetween,
         *,
         touched: Callable[[pa.Table], None] | None = None,
         whole: bool = True,

@@ -22,7 +22,7 @@ MOST_ROWS = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ends:
+class EndsBetween:
     """Where to look: transactions with an END in (`after`, `up_to`], rows of epochs
     [`first_epoch`, `last_epoch`]."""
 
@@ -89,7 +89,7 @@ class CommittedChanges:
             found = max(found, int(pc.max(batch["lsn"]).as_py() or 0))
         return found
 
-    def slices(self, source: str, table: str, where: Ends) -> Iterator[Slice]:
+    def slices(self, source: str, table: str, where: EndsBetween) -> Iterator[Slice]:
         """Yield a table's rows, and the messages of DDL among them, in the order of the ENDs.
 
         A slice is made of whole transactions and has up to `MOST_ROWS` rows; a greater
@@ -122,7 +122,7 @@ class CommittedChanges:
             yield self._slice(source, table, ids, where, large=rows > most)
 
     def _slice(
-        self, source: str, table: str, ends: Mapping[str, int], where: Ends, *, large: bool
+        self, source: str, table: str, ends: Mapping[str, int], where: EndsBetween, *, large: bool
     ) -> Slice:
         log = self._tables.open(self._lake.path(changes_log(source)))
         assert log is not None, "the log was read a moment ago"

@@ -10,7 +10,7 @@ from kernel.errors import Unavailable
 from kernel.positions import Offsets, TopicId
 from pipeline.commit.ingest import Ingest
 from pipeline.commit.manifest import Bound
-from pipeline.read.gaps import Skip, Standing, next_offsets, standing_of
+from pipeline.read.gaps import ReadStanding, Skip, next_offsets, standing_of
 from pipeline.read.kafka_topics import KafkaTopics
 
 
@@ -68,7 +68,7 @@ class BatchPlans:
         Raises `Unavailable` when a topic with new records is not the one that this run began with:
         the next run looks at all of them.
         """
-        read: Standing = standing_of(self._ingest.last)
+        read: ReadStanding = standing_of(self._ingest.last)
         moved = [topic for topic, places in end.items() if places != read.offsets.get(topic)]
         now = self._topics.ids(moved)
         going_on = next_offsets(read, self._skips, {**self._topic_ids, **now})

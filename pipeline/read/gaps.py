@@ -21,7 +21,7 @@ from typing import NamedTuple
 from kernel.errors import Unavailable
 from kernel.positions import Offsets, TopicId
 from pipeline.commit.manifest import Bound, Committed
-from pipeline.installs.install_book import SKIP, Entry, InstallBook
+from pipeline.installs.install_book import SKIP, InstallBook, InstallEntry
 from pipeline.read.kafka_topics import KafkaTopics
 from schemas.identifiers import EVENTS, OUTBOX
 
@@ -45,7 +45,7 @@ class Skip(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class ReadStanding:
     """Where reading goes on, and which topics those offsets belong to."""
 
     offsets: Mapping[str, Mapping[str, int]]
@@ -53,7 +53,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class KafkaContents:
     """What Kafka has: `[first, ends)` of each partition, and which topics these are."""
 
     first: Offsets
@@ -129,7 +129,9 @@ def skips_of(book: InstallBook) -> list[Skip]:
     ]
 
 
-def next_offsets(read: Standing, skips: Iterable[Skip], now: Mapping[str, TopicId]) -> Standing:
+def next_offsets(
+    read: ReadStanding, skips: Iterable[Skip], now: Mapping[str, TopicId]
+) -> ReadStanding:
     """Return where reading goes on: behind what was read, or where a recovery let it skip to.
 
     `now` are the topics that Kafka has. A skip leads from one topic into the one that took its
@@ -148,7 +150,7 @@ def next_offsets(read: Standing, skips: Iterable[Skip], now: Mapping[str, TopicI
         elif skip.next <= at < skip.first or (at == skip.next and was == skip.was):
             # A place that has moved on since then has that gap behind it.
             offsets[skip.topic][skip.partition] = skip.first
-    return Standing(offsets=offsets, topics=topics)
+    return ReadStanding(offsets=offsets, topics=topics)
 
 
 def _pass_into(
@@ -168,7 +170,7 @@ def _pass_into(
 
 
 def gaps_of(
-    going_on: Standing, kept: Kept, prefix: str, owners: Mapping[str, str] = NOBODY
+    going_on: ReadStanding, kept: KafkaContents, prefix: str, owners: Mapping[str, str] = NOBODY
 ) -> dict[str, list[Gap]]:
     """Return the gaps of each source, in the order of topic and partition; see `source_of`."""
     found: dict[str, list[Gap]] = {}
@@ -198,11 +200,11 @@ def gaps_of(
 def kept_by(
     topics: KafkaTopics,
     pattern: str,
-    read: Standing,
+    read: ReadStanding,
     captures: Mapping[str, Collection[str]],
     prefix: str,
     owners: Mapping[str, str] = NOBODY,
-) -> Kept:
+) -> KafkaContents:
     """Ask the broker for what it has of every topic that matches.
 
     The loss of a topic matters, unless it is that of a table that is captured no more: `captures`
@@ -212,7 +214,7 @@ def kept_by(
     # The client may list a deleted topic a while longer, without partitions.
     expected = [t for t in read.topics if re.fullmatch(pattern, t) and not partitions.get(t)]
     now = topics.ids([*partitions, *expected])
-    return Kept(
+    return KafkaContents(
         first=topics.earliest(partitions),
         ends=topics.ends(partitions),
         topics={topic: now[topic] for topic in partitions if topic in now},
@@ -242,13 +244,17 @@ def look(
 def skip(book: InstallBook, source: str, gaps: Iterable[Gap]) -> int:
     """Note that reading may go on at the first records that Kafka has. Returns the row's number."""
     skips = [[gap.topic, gap.partition, gap.next, gap.first, gap.was, gap.now] for gap in gaps]
-    entry = Entry(kind=SKIP, id=source, source=source, detail={_KEY: skips})
+    entry = InstallEntry(kind=SKIP, id=source, source=source, detail={_KEY: skips})
     return book.put([entry])[0]
 
 
-def standing_of(last: Committed | None) -> Standing:
+def standing_of(last: Committed | None) -> ReadStanding:
     """Return up to where an epoch read, and which topics."""
-    return Standing(offsets={}) if last is None else Standing(offsets=last.end, topics=last.topics)
+    return (
+        ReadStanding(offsets={})
+        if last is None
+        else ReadStanding(offsets=last.end, topics=last.topics)
+    )
 
 
 def _matters(topic: str, captures: Mapping[str, Collection[str]], prefix: str) -> bool:
@@ -276,9 +282,11 @@ def still_there(
     now = topics.ids(bound.end)
     there = {topic: [int(p) for p in bound.end[topic]] for topic in now}
     gone = bound.end.keys() - now.keys()
-    kept = Kept(first=topics.earliest(there), ends=bound.end, topics=now, gone=frozenset(gone))
+    kept = KafkaContents(
+        first=topics.earliest(there), ends=bound.end, topics=now, gone=frozenset(gone)
+    )
     were = {**standing_of(last).topics, **bound.topics}
-    start = next_offsets(Standing(offsets=bound.start, topics=were), skips, now)
+    start = next_offsets(ReadStanding(offsets=bound.start, topics=were), skips, now)
     allowed: dict[str, dict[str, int]] = {
         topic: dict(places)
         for topic, places in start.offsets.items()

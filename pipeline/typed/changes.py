@@ -25,7 +25,7 @@ from lake.layout import Lake, changes_log
 from lake.table_columns import SCHEMA_TABLE, TRANSACTIONS_TABLE
 from lake.tables import TableAt, Tables, columns_guard
 from lake.writer import ArrowWriter, Guard, reached
-from pipeline.current.key_buckets import Known, Part, gone_through, known_at
+from pipeline.current.key_buckets import BucketPart, Known, gone_through, known_at
 from pipeline.ddl.steps import Evolution
 from pipeline.ddl.table_plans import SchemaFollower
 from pipeline.ddl.table_rewrites import evolve, fit, must_evolve
@@ -345,7 +345,7 @@ class TypedChanges:
             table = whole(self._tables, path, name) if opened else None
             return (table.transaction_version(name) or 0) if table is not None else 0
 
-        def append(parts: Iterable[Part]) -> TableAt:
+        def append(parts: Iterable[BucketPart]) -> TableAt:
             waiting: pa.Table | None = None
             for part in parts:
                 if waiting is not None:

@@ -16,7 +16,16 @@ from typing import Any
 import pyarrow as pa
 
 from kernel.errors import InvalidRequest
-from projections.sql.formulas import Field, Formula, Operation, Pick, Take, Taken, Value, parts_of
+from projections.sql.formulas import (
+    Field,
+    Formula,
+    FormulaOperation,
+    Pick,
+    Take,
+    Taken,
+    Value,
+    parts_of,
+)
 from projections.sql.match_text import given_columns, taken_columns
 from projections.sql.patterns import Choice, Pattern, Repeated, Sequel, Variable
 from projections.sql.shape import ORDER
@@ -277,7 +286,7 @@ def _compiled(formula: Formula) -> _Condition:
             return lambda bound: bound.row[name]
         case Taken():
             return lambda bound: _taken(formula, _rows(bound))
-        case Operation():
+        case FormulaOperation():
             parts = [_compiled(part) for part in formula.parts]
             operator = _OPERATORS[formula.sign]
             return lambda bound: operator(*(part(bound) for part in parts))

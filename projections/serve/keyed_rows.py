@@ -56,7 +56,7 @@ class KeyedRows(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class FilePart:
     """Rows of one file, with the places of its rows in the order of their keys."""
 
     rows: pa.Table
@@ -64,7 +64,7 @@ class Part:
     columns: tuple[pa.Array, ...]
 
     @classmethod
-    def of(cls, rows: pa.Table, key: Sequence[str]) -> Part:
+    def of(cls, rows: pa.Table, key: Sequence[str]) -> FilePart:
         """Sort rows by key."""
         whole = rows.combine_chunks()
         return cls(
@@ -108,7 +108,7 @@ class HeldRows:
 
     schema: pa.Schema
     key: tuple[str, ...]
-    parts: Mapping[str, Part]
+    parts: Mapping[str, FilePart]
 
     @property
     def nbytes(self) -> int:
@@ -129,7 +129,7 @@ class HeldRows:
         """Return the next rows; see `KeyedRows`."""
         places = None if after is None else after.places
 
-        def rows_of(part: Part) -> Iterator[tuple[tuple[object, ...], int, Part]]:
+        def rows_of(part: FilePart) -> Iterator[tuple[tuple[object, ...], int, FilePart]]:
             return ((each, row, part) for each, row in part.behind(places))
 
         merged = heapq.merge(*map(rows_of, self.parts.values()), key=lambda found: found[0])
@@ -200,7 +200,7 @@ def held(
         if before is not None and before.schema.equals(schema) and before.key == names
         else {}
     )
-    parts: dict[str, Part] = {}
+    parts: dict[str, FilePart] = {}
     size = 0
     for path in sorted(paths_of(table)):
         part = known.get(path)
@@ -208,7 +208,7 @@ def held(
             rows = bounded(dataset_at(table, [path]), schema, most_bytes - size)
             if rows is None:
                 return None
-            part = Part.of(rows, names)
+            part = FilePart.of(rows, names)
         parts[path] = part
         size += part.nbytes
         if size > most_bytes:

@@ -24,7 +24,7 @@ from lake.layout import Lake
 from lake.tables import Tables
 from projections.serve.keyed_rows import HeldRows, KeyedRows, held, scanned
 from projections.serve.newest_runs import NewestRuns, ServedVersion, not_run
-from projections.serve.row_changes import Difference, RowChange, all_new, difference
+from projections.serve.row_changes import RowChange, VersionDifference, all_new, difference
 from projections.serve.versions import EpochVersions, not_kept, readable
 
 _Step = tuple[str, tuple[str, ...], DeltaVersion, DeltaVersion]
@@ -60,7 +60,7 @@ class Lookups:
         self._kept: dict[str, _Kept] = {}
         self._asked: dict[str, float] = {}
         self._comparing = threading.Lock()
-        self._differences: WeakValueDictionary[_Step, Difference] = WeakValueDictionary()
+        self._differences: WeakValueDictionary[_Step, VersionDifference] = WeakValueDictionary()
         """Steps that are being read: what nobody reads any more is let go."""
 
     def look(self) -> Look:
@@ -128,11 +128,11 @@ class Lookups:
 
     def difference(
         self, served: ServedVersion, before: DeltaVersion, after: DeltaVersion
-    ) -> Difference | None:
+    ) -> VersionDifference | None:
         """Compare two versions of a projection's table; None where the reader must begin anew.
 
-        Readers who take the same step share one `Difference`, and all that are being read keep to
-        the bound together.
+        Readers who take the same step share one `VersionDifference`, and all that are being read
+        keep to the bound together.
         """
         step = served.table_id, served.key, before, after
         with self._comparing:
@@ -146,7 +146,7 @@ class Lookups:
 
     def _difference(
         self, served: ServedVersion, before: DeltaVersion, after: DeltaVersion, most_bytes: int
-    ) -> Difference | None:
+    ) -> VersionDifference | None:
         try:
             old, new = self._opened(served.name, before), self._opened(served.name, after)
             with readable(table_name(served.name), after):

@@ -36,7 +36,7 @@ from schemas.identifiers import duckdb_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class QueryAnswer:
     """Rows, and what they were computed from. `epoch` None: only tables without epochs."""
 
     rows: pa.Table
@@ -51,7 +51,7 @@ def ask(
     epoch: Epoch | None = None,
     at: datetime | None = None,
     savepoint: str | None = None,
-) -> Answer:
+) -> QueryAnswer:
     """Answer a SELECT at one epoch: the given one, or the greatest that all its tables have.
 
     `at` (commit time, with a time zone) limits which epochs count; `savepoint` names what was kept.
@@ -90,7 +90,7 @@ def ask(
             if missing_file(frames[views[name]]):
                 raise not_kept(name, pinned.versions[name]) from None
         raise
-    return Answer(rows=rows, epoch=pinned.epoch, tables=pinned.versions)
+    return QueryAnswer(rows=rows, epoch=pinned.epoch, tables=pinned.versions)
 
 
 _ERROR_CLASS = re.compile(r"^[A-Z][A-Za-z ]* Error: ")

@@ -43,7 +43,7 @@ class RowChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True, eq=False)
-class Difference:
+class VersionDifference:
     """All changes from one version to another, in the order of keys.
 
     `rows_before` and `rows_after` hold the rows; `pairs` has a row's number in each, or null.
@@ -104,7 +104,7 @@ def all_new(
 
 def difference(
     before: DeltaTable, after: DeltaTable, key: Sequence[str], most_bytes: int
-) -> Difference | None:
+) -> VersionDifference | None:
     """Compare two versions; None where that takes more memory than allowed, or has no key in
     common, or one that several rows have: whoever follows must read the rows anew.
     """
@@ -129,7 +129,9 @@ def difference(
     changed = pc.or_(
         pc.or_(pc.is_null(pairs[_OLD]), pc.is_null(pairs[_NEW])), _unlike(old, new, pairs)
     )
-    return Difference(key=names, rows_before=old, rows_after=new, pairs=pairs.filter(changed))
+    return VersionDifference(
+        key=names, rows_before=old, rows_after=new, pairs=pairs.filter(changed)
+    )
 
 
 def _pairs(old: pa.Table, new: pa.Table, key: tuple[str, ...]) -> pa.Table:

@@ -13,7 +13,7 @@ from kernel.errors import Conflict, InvalidRequest, NotFound
 from kernel.positions import DeltaVersion, Epoch
 from lake.layers import FOLDER
 from lake.layout import Lake
-from lake.savepoint_states import Savepoint, State, refuse_name
+from lake.savepoint_states import Savepoint, SavepointState, refuse_name
 from lake.savepoint_tables import KeptTable, kept_table
 from lake.savepoints import SavepointBook
 from lake.tables import Tables
@@ -39,7 +39,7 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
+class TakenSavepoint:
     """A savepoint, and whether this call took it: it may have been there already."""
 
     savepoint: Savepoint
@@ -55,7 +55,7 @@ def create(
     at: datetime | None = None,
     without: Collection[str] = (),
     expires_at: datetime | None = None,
-) -> Taken:
+) -> TakenSavepoint:
     """Keep all tables as of one epoch: the given one, or the greatest that all of them have.
 
     `without`: tables that are left out, as one that is behind. Called again with the name of a
@@ -67,18 +67,18 @@ def create(
     if epoch is not None and at is not None:
         raise InvalidRequest("--epoch and --at exclude each other", remedy="Give one of them.")
     book = SavepointBook(lake, Tables())
-    known = next((s for s in book.all() if s.name == name and s.state is State.KEPT), None)
+    known = next((s for s in book.all() if s.name == name and s.state is SavepointState.KEPT), None)
     if known is not None:
         return _known(lake, book, known, epoch=epoch, at=at, without=without)
     chosen, tables = _tables_at(lake, epoch, at, without)
     kept = book.take(name, chosen, tables, expires_at=expires_at)
-    return Taken(savepoint=kept, tables=tuple(table.name for table in tables), made=True)
+    return TakenSavepoint(savepoint=kept, tables=tuple(table.name for table in tables), made=True)
 
 
 def costs(lake: Lake) -> list[Cost]:
     """Return what is kept, oldest first, with its cost."""
     book = SavepointBook(lake, Tables())
-    kept = {s.id: (s, book.tables_of(s)) for s in book.all() if s.state is State.KEPT}
+    kept = {s.id: (s, book.tables_of(s)) for s in book.all() if s.state is SavepointState.KEPT}
     newest: dict[str, frozenset[str]] = {}
     for _, tables in kept.values():
         for table in tables:
@@ -117,11 +117,11 @@ def _known(
     epoch: Epoch | None,
     at: datetime | None,
     without: Collection[str],
-) -> Taken:
+) -> TakenSavepoint:
     tables = tuple(table.name for table in book.tables_of(known))
     asked = epoch if at is None else EpochVersions(lake, Tables()).newest(at=at)
     if ((epoch is None and at is None) or asked == known.epoch) and not {*without} & {*tables}:
-        return Taken(savepoint=known, tables=tables, made=False)
+        return TakenSavepoint(savepoint=known, tables=tables, made=False)
     raise Conflict(
         f"there is a savepoint {known.name} already, of epoch {known.epoch}",
         remedy=f"Take another name, or: penstock savepoint drop {known.name}",

@@ -68,7 +68,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Newest:
+class NewestEpoch:
     """The newest committed epoch: heads of stores, cuts of sources, the tables that it holds.
 
     `ends` is up to where it has read each topic.
@@ -82,21 +82,21 @@ class Newest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class LastRun:
     """How far a derived table or a projection was brought last, and what of it is held."""
 
     epoch: int
     held: Mapping[str, Hold]
 
 
-def newest(lake: Lake, tables: SmallTables) -> Newest | None:
+def newest(lake: Lake, tables: SmallTables) -> NewestEpoch | None:
     """Return the newest committed epoch; None before the first."""
     last = last_epoch(lake, tables)
     if last is None:
         return None
     # The rows are some kilobytes each: this one alone is read whole.
     (row, *_) = tables.select(lake.epochs, _NEWEST.format(epoch=last))
-    return Newest(
+    return NewestEpoch(
         epoch=int(str(row["epoch"])),
         heads=json.loads(str(row["heads"])),
         cuts=json.loads(str(row["cuts"])),
@@ -105,10 +105,10 @@ def newest(lake: Lake, tables: SmallTables) -> Newest | None:
     )
 
 
-def runs(lake: Lake, tables: SmallTables) -> dict[str, Run]:
+def runs(lake: Lake, tables: SmallTables) -> dict[str, LastRun]:
     """Return, per derived table and projection, how far it was brought last."""
     return {
-        str(row["name"]): Run(
+        str(row["name"]): LastRun(
             epoch=int(str(row["epoch"])),
             held={n: Hold.from_json(h) for n, h in json.loads(str(row["held"] or "{}")).items()},
         )

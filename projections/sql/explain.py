@@ -8,7 +8,7 @@ from projections.sql.adding import Adding
 from projections.sql.expressions import render
 from projections.sql.key_steps import key_steps
 from projections.sql.outline import outline
-from projections.sql.query import Query
+from projections.sql.query import ResolvedQuery
 from projections.sql.shape import PARTIAL, InputKind, Plan, Strategy
 from projections.sql.tree import (
     Function,
@@ -43,7 +43,7 @@ _LATE_GROUPS = (
 _LATE_ROWS = "late rows: take part whenever they come; the latest event time wins"
 
 
-def cost_of(query: Query, strategy: Strategy, adding: Adding | None) -> str:
+def cost_of(query: ResolvedQuery, strategy: Strategy, adding: Adding | None) -> str:
     """Return the cost class: what one run reads, apart from finding the keys."""
     if adding is not None and not query.lookups:
         return NEW_ROWS_ADDED
@@ -55,7 +55,11 @@ def cost_of(query: Query, strategy: Strategy, adding: Adding | None) -> str:
 
 
 def notes_of(
-    query: Query, tree: Newest, strategy: Strategy, beyond: str | None, adding: Adding | None
+    query: ResolvedQuery,
+    tree: Newest,
+    strategy: Strategy,
+    beyond: str | None,
+    adding: Adding | None,
 ) -> tuple[str, ...]:
     """Say what is kept, what late rows do, and what the author may not expect.
 
@@ -190,11 +194,11 @@ def _state(tree: Newest, strategy: Strategy, adding: Adding | None) -> str:
     )
 
 
-def _late(query: Query) -> str:
+def _late(query: ResolvedQuery) -> str:
     return _LATE_GROUPS if query.grouped else _LATE_ROWS
 
 
-def _sums(query: Query) -> list[str]:
+def _sums(query: ResolvedQuery) -> list[str]:
     notes = []
     texts = [render(output.expression) for output in query.outputs]
     floating = [
@@ -216,7 +220,7 @@ def _sums(query: Query) -> list[str]:
     return notes
 
 
-def _uncertain_sums(query: Query) -> list[str]:
+def _uncertain_sums(query: ResolvedQuery) -> list[str]:
     """Return sums and averages of which it is unknown whether they add floating-point numbers."""
     nodes = [output.expression for output in query.outputs]
     nodes += [query.having] if query.having is not None else []

@@ -51,14 +51,14 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class FormulaOperation:
     """An operator or a function over other formulas, by its sign."""
 
     sign: str
     parts: tuple[Formula, ...]
 
 
-Formula = Value | Field | Taken | Operation
+Formula = Value | Field | Taken | FormulaOperation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,9 +109,9 @@ def family_of(formula: Formula, type_of: Callable[[str], str]) -> Family | None:
             return Family.NUMBER
         case Field() | Taken():
             return _FAMILIES.get(type_of(formula.column or ""), Family.NUMBER)
-        case Operation(sign="length"):
+        case FormulaOperation(sign="length"):
             return Family.LENGTH
-        case Operation():
+        case FormulaOperation():
             return _joined(formula.sign, [family_of(part, type_of) for part in formula.parts])
 
 
@@ -135,7 +135,7 @@ def _joined(sign: str, parts: list[Family | None]) -> Family | None:
 def parts_of(formula: Formula) -> Iterator[Formula]:
     """Yield a formula and all that it is made of."""
     yield formula
-    if isinstance(formula, Operation):
+    if isinstance(formula, FormulaOperation):
         for part in formula.parts:
             yield from parts_of(part)
 

@@ -19,7 +19,7 @@ from sqlglot.tokens import Token
 
 from kernel.errors import InvalidRequest
 from projections.sql.places import Script, offset_of
-from projections.sql.tokens import SPARK, Cursor
+from projections.sql.tokens import SPARK, TokenCursor
 
 FOLDER = "functions"
 _FORM = "CREATE FUNCTIONS FROM 'functions/name.py' AS '…';"
@@ -111,7 +111,7 @@ def quoted(text: str) -> str:
 
 def read_statement(script: Script, tokens: Sequence[Token]) -> FunctionFile | None:
     """Read `CREATE FUNCTIONS FROM 'functions/x.py' AS '…'`; None for any other statement."""
-    cursor = Cursor(script, tokens, form=_FORM)
+    cursor = TokenCursor(script, tokens, form=_FORM)
     if not (cursor.take("CREATE") and cursor.take("FUNCTIONS")):
         return None
     cursor.expect("FROM")

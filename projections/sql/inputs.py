@@ -11,7 +11,7 @@ from projections.sql.catalog import Catalog, Relation
 from projections.sql.decimals import FLOATING, INTEGERS
 from projections.sql.expressions import check, conjuncts, unwrapped
 from projections.sql.places import Script, offset_of
-from projections.sql.scope import Scope, Source, source_of
+from projections.sql.scope import QueryScope, QuerySource, source_of
 from projections.sql.shape import InputKind
 from projections.sql.types import TEMPORAL, type_of
 
@@ -19,20 +19,20 @@ _JOIN_FORM = "Write [LEFT] JOIN table [FOR SYSTEM_TIME AS OF t] ON table.key = e
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lookup:
+class VersionLookup:
     """A joined table with versions: at most one of them for each driving row.
 
     ON equates every key column with an expression of the driving row; `as_of` is the driving row's
     time.
     """
 
-    source: Source
+    source: QuerySource
     as_of: exp.Expr
 
 
 def read_inputs(
     script: Script, select: exp.Expr, catalog: Catalog, *, at: int
-) -> tuple[Scope, Source, tuple[Lookup, ...]]:
+) -> tuple[QueryScope, QuerySource, tuple[VersionLookup, ...]]:
     """Read FROM and the joins. Raises `InvalidRequest` for what is unknown or not compiled."""
     clause = select.args.get("from_")
     if clause is None:
@@ -58,14 +58,16 @@ def read_inputs(
                 fix="Give one of them another alias.",
             )
         sources.append(source)
-    scope = Scope(script, sources, at=at)
+    scope = QueryScope(script, sources, at=at)
     lookups = tuple(
         _lookup(scope, join, source) for join, source in zip(joins, sources[1:], strict=True)
     )
     return scope, driver, lookups
 
 
-def source_at(script: Script, node: exp.Expr, catalog: Catalog, *, index: int, at: int) -> Source:
+def source_at(
+    script: Script, node: exp.Expr, catalog: Catalog, *, index: int, at: int
+) -> QuerySource:
     """Read one stream or table of FROM or JOIN, and look it up."""
     at = offset_of(node, at)
     streaming = isinstance(node, exp.Stream)
@@ -182,7 +184,7 @@ def _check_join(script: Script, join: exp.Expr, at: int) -> None:
         raise script.refusal("a JOIN without ON", at=place, fix=_JOIN_FORM)
 
 
-def _lookup(scope: Scope, join: exp.Expr, source: Source) -> Lookup:
+def _lookup(scope: QueryScope, join: exp.Expr, source: QuerySource) -> VersionLookup:
     driver = scope.sources[0]
     at = offset_of(join.this, scope.at)
     parts = _conditions(scope, join, source, driver)
@@ -207,10 +209,12 @@ def _lookup(scope: Scope, join: exp.Expr, source: Source) -> Lookup:
             fix=" AND ".join(f"{source.alias}.{name} = {driver.alias}.…" for name in missing)
             or f"Declare a key: CREATE SOURCE name ON {source.relation.name} WITH (key = '…').",
         )
-    return Lookup(source=source, as_of=_as_of(scope, join.this, driver))
+    return VersionLookup(source=source, as_of=_as_of(scope, join.this, driver))
 
 
-def _conditions(scope: Scope, join: exp.Expr, source: Source, driver: Source) -> list[exp.Expr]:
+def _conditions(
+    scope: QueryScope, join: exp.Expr, source: QuerySource, driver: QuerySource
+) -> list[exp.Expr]:
     written = list(conjuncts(join.args.get("on")))
     for name in join.args.get("using") or []:
         ours = exp.column(name.name, table=source.alias, quoted=True)
@@ -223,7 +227,11 @@ def _conditions(scope: Scope, join: exp.Expr, source: Source, driver: Source) ->
 
 
 def _pair(
-    scope: Scope, part: exp.Expr, source: Source, driver: Source, keys: dict[str, str]
+    scope: QueryScope,
+    part: exp.Expr,
+    source: QuerySource,
+    driver: QuerySource,
+    keys: dict[str, str],
 ) -> tuple[exp.Expr, exp.Expr] | None:
     if not isinstance(part, exp.EQ):
         return None
@@ -240,7 +248,7 @@ def _pair(
     return None
 
 
-def _check_types(scope: Scope, part: exp.Expr, ours: exp.Expr, theirs: exp.Expr) -> None:
+def _check_types(scope: QueryScope, part: exp.Expr, ours: exp.Expr, theirs: exp.Expr) -> None:
     """Refuse a comparison that converts the table's key: two keys could become one."""
     kinds = [
         type_of(side, lambda node: getattr(scope.column(node), "type", ""))
@@ -262,7 +270,7 @@ def _family(kind: str) -> str:
     return "time" if kind in TEMPORAL else kind
 
 
-def _as_of(scope: Scope, table: exp.Expr, driver: Source) -> exp.Expr:
+def _as_of(scope: QueryScope, table: exp.Expr, driver: QuerySource) -> exp.Expr:
     written = table.args["version"].expression
     at = offset_of(written, offset_of(table, scope.at))
     check(scope.script, written, at=at, aggregates=False)

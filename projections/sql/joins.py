@@ -14,7 +14,7 @@ from projections.sql.places import Script, offset_of
 from projections.sql.query import resolved
 from projections.sql.resolving import Names, used
 from projections.sql.scalar_subqueries import is_of_one_row
-from projections.sql.scope import Source
+from projections.sql.scope import QuerySource
 from projections.sql.shape import InputKind
 from projections.sql.tree import Join, JoinKind, Map, Node, column, passed
 from projections.sql.types import TEMPORAL
@@ -44,7 +44,7 @@ def gives_columns(join: exp.Expr) -> bool:
     return join.text("kind").upper() not in ("SEMI", "ANTI")
 
 
-def joined(names: Names, join: exp.Expr, left: Node, right: Node, source: Source) -> Join:
+def joined(names: Names, join: exp.Expr, left: Node, right: Node, source: QuerySource) -> Join:
     """Join the rows so far with those of one more input, the last of `names`.
 
     Of a FULL join it is the part with the left side's rows; see `unmatched`.
@@ -71,7 +71,7 @@ def joined(names: Names, join: exp.Expr, left: Node, right: Node, source: Source
 
 
 def unmatched(
-    names: Names, join: exp.Expr, left: Node, right: Node, source: Source, *, timed: bool
+    names: Names, join: exp.Expr, left: Node, right: Node, source: QuerySource, *, timed: bool
 ) -> Join:
     """Return the rows of a FULL join's right side that no row of the left one is joined with.
 
@@ -149,7 +149,7 @@ def _kind(script: Script, join: exp.Expr, at: int) -> JoinKind:
     return kind
 
 
-def _conditions(names: Names, join: exp.Expr, source: Source, at: int) -> list[exp.Expr]:
+def _conditions(names: Names, join: exp.Expr, source: QuerySource, at: int) -> list[exp.Expr]:
     written = list(conjuncts(join.args.get("on")))
     first = names.scope.sources[0]
     for name in join.args.get("using") or []:
@@ -158,7 +158,7 @@ def _conditions(names: Names, join: exp.Expr, source: Source, at: int) -> list[e
     return [names.flat(resolved(names.scope, part)) for part in written]
 
 
-def _as_of(names: Names, table: exp.Expr, source: Source, at: int) -> list[exp.Expr]:
+def _as_of(names: Names, table: exp.Expr, source: QuerySource, at: int) -> list[exp.Expr]:
     """Join the version with valid_from <= t < valid_to, never a later one."""
     written = table.args["version"].expression
     check(names.script, written, at=offset_of(written, at), aggregates=False)

@@ -42,7 +42,7 @@ _STARTS = {
 }
 
 
-class Skip(StrEnum):
+class MatchSkip(StrEnum):
     """Where the search goes on after a match."""
 
     PAST_LAST_ROW = "past last row"
@@ -65,7 +65,7 @@ class MatchClause:
     partition: tuple[exp.Expr, ...]
     order: exp.Expr
     measures: tuple[Named, ...]
-    skip: Skip
+    skip: MatchSkip
     pattern: Pattern
     within: timedelta | None
     defines: tuple[Named, ...]
@@ -262,9 +262,9 @@ def _define(script: Script, tokens: list[Token]) -> Named:
     )
 
 
-def _skip(script: Script, tokens: Sequence[Token]) -> Skip:
+def _skip(script: Script, tokens: Sequence[Token]) -> MatchSkip:
     said = _text(tokens).removeprefix("AFTER MATCH SKIP ")
-    known = {each.upper(): each for each in Skip} | {"": Skip.PAST_LAST_ROW}
+    known = {each.upper(): each for each in MatchSkip} | {"": MatchSkip.PAST_LAST_ROW}
     if said not in known:
         raise script.refusal(
             f"{_text(tokens)} is not compiled",

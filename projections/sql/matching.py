@@ -18,14 +18,14 @@ from projections.sql.formulas import (
     Family,
     Field,
     Formula,
-    Operation,
+    FormulaOperation,
     Pick,
     Take,
     Taken,
     Value,
     family_of,
 )
-from projections.sql.match_clause import MatchClause, Named, Skip
+from projections.sql.match_clause import MatchClause, MatchSkip, Named
 from projections.sql.patterns import variables
 from projections.sql.places import nearest, offset_of
 from projections.sql.resolving import Names
@@ -121,7 +121,7 @@ class _Reader:
             pattern=self.clause.pattern,
             conditions=conditions,
             within_us=None if self.clause.within is None else in_us(self.clause.within),
-            overlapping=self.clause.skip is Skip.TO_NEXT_ROW,
+            overlapping=self.clause.skip is MatchSkip.TO_NEXT_ROW,
             picks=tuple(self.picks.values()),
         )
         own = [Computed(name=p.name, expression=column(p.name), type=p.type) for p in partition]
@@ -269,7 +269,7 @@ class _Reader:
         if isinstance(node, exp.Literal):
             return Value(node.name if node.is_string else _number(node.name))
         if isinstance(node, exp.Interval) and (length := duration_of(node)):
-            return Operation("length", (Value(in_us(length)),))
+            return FormulaOperation("length", (Value(in_us(length)),))
         if not self._refers(node, own):
             return Field(self._row(node, own))
         if isinstance(node, (exp.Column, *_TAKES)):
@@ -281,9 +281,9 @@ class _Reader:
             value = self._condition(node.this, own)
             low = self._whole(node, ">=", (value, self._condition(node.args["low"], own)))
             high = self._whole(node, "<=", (value, self._condition(node.args["high"], own)))
-            return Operation("and", (low, high))
+            return FormulaOperation("and", (low, high))
         if isinstance(node, exp.Is) and isinstance(node.expression, exp.Null):
-            return Operation("is null", (self._condition(node.this, own),))
+            return FormulaOperation("is null", (self._condition(node.this, own),))
         sign = _SIGNS.get(type(node))
         if sign is None:
             raise self.names.script.refusal(
@@ -296,8 +296,8 @@ class _Reader:
             parts = [node.this, *node.expressions]
         return self._whole(node, sign, tuple(self._condition(part, own) for part in parts))
 
-    def _whole(self, node: exp.Expr, sign: str, parts: tuple[Formula, ...]) -> Operation:
-        made = Operation(sign, parts)
+    def _whole(self, node: exp.Expr, sign: str, parts: tuple[Formula, ...]) -> FormulaOperation:
+        made = FormulaOperation(sign, parts)
         if family_of(made, self._type) is None:
             said = [family.value for part in parts if (family := family_of(part, self._type))]
             raise self.names.script.refusal(

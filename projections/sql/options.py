@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from projections.sql.durations import FORM, parse_duration
 from projections.sql.places import Script, nearest
-from projections.sql.tokens import Cursor
+from projections.sql.tokens import TokenCursor
 from projections.sql.triggers import trigger_of
 
 TOPIC_OPTIONS = (
@@ -42,7 +42,7 @@ class OptionValue:
 
 
 def value_of(
-    cursor: Cursor, name: str, at: int, given: Collection[str], *, form: str
+    cursor: TokenCursor, name: str, at: int, given: Collection[str], *, form: str
 ) -> OptionValue:
     """Read what stands behind an option's name, which stood `at` a place: `= value`.
 
@@ -59,7 +59,7 @@ def value_of(
     return OptionValue(text=cursor.name(form) if text is None else text, at=value_at)
 
 
-class Options:
+class StatementOptions:
     """The options of one statement. Every reader raises `InvalidRequest` at the value's place."""
 
     def __init__(

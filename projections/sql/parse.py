@@ -20,12 +20,12 @@ from sqlglot.tokens import Token, TokenType
 from projections.sql import options as opt
 from projections.sql.functions import Functions, WorkspaceFunction, read_statement, with_statements
 from projections.sql.match_clause import MatchClause, without_matches
-from projections.sql.options import Options, OptionValue, value_of
+from projections.sql.options import OptionValue, StatementOptions, value_of
 from projections.sql.places import Script as Text
 from projections.sql.sinks import Sink, sink_of
 from projections.sql.spellings import Spellings
 from projections.sql.tokens import (
-    Cursor,
+    TokenCursor,
     parsed,
     split,
     tokenized,
@@ -117,14 +117,14 @@ class ProjectionDecl:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Script:
+class DeclaredScript:
     """Everything that one text declares, in its order."""
 
     sources: tuple[SourceDecl, ...]
     projections: tuple[ProjectionDecl, ...]
 
 
-def parse_script(text: str, *, origin: str = "<sql>") -> Script:
+def parse_script(text: str, *, origin: str = "<sql>") -> DeclaredScript:
     """Read the statements of `text`; `origin` is its name in messages.
 
     Raises `InvalidRequest` with origin, line and column of the first statement that is refused.
@@ -138,7 +138,7 @@ def parse_script(text: str, *, origin: str = "<sql>") -> Script:
     for (text_of_it, tokens), file in zip(statements, files, strict=True):
         if file is not None:
             continue
-        cursor = Cursor(text_of_it, tokens, form=f"{SOURCE_FORM}  or  {PROJECTION_FORM}")
+        cursor = TokenCursor(text_of_it, tokens, form=f"{SOURCE_FORM}  or  {PROJECTION_FORM}")
         cursor.expect("CREATE")
         at = cursor.at
         if cursor.take("SOURCE"):
@@ -152,7 +152,7 @@ def parse_script(text: str, *, origin: str = "<sql>") -> Script:
             projections[projection.name] = projection
         else:
             raise cursor.refusal(f"expected SOURCE or PROJECTION, found {cursor.found()}")
-    return Script(sources=tuple(sources.values()), projections=tuple(projections.values()))
+    return DeclaredScript(sources=tuple(sources.values()), projections=tuple(projections.values()))
 
 
 def _statements(script: Text) -> Iterator[tuple[Text, list[Token]]]:
@@ -194,7 +194,7 @@ def _terms(source: SourceDecl) -> tuple[timedelta | None, ...]:
     return source.lateness, source.closed_after, source.idle_timeout
 
 
-def _source(cursor: Cursor, tokens: list[Token]) -> SourceDecl:
+def _source(cursor: TokenCursor, tokens: list[Token]) -> SourceDecl:
     cursor.form = SOURCE_FORM
     name = _declared_name(cursor, "a source")
     at = int(tokens[0].start)
@@ -239,7 +239,7 @@ def _source(cursor: Cursor, tokens: list[Token]) -> SourceDecl:
     )
 
 
-def _projection(cursor: Cursor, tokens: list[Token], known: Functions) -> ProjectionDecl:
+def _projection(cursor: TokenCursor, tokens: list[Token], known: Functions) -> ProjectionDecl:
     cursor.form = PROJECTION_FORM
     name = _declared_name(cursor, "a projection")
     at = int(tokens[0].start)
@@ -292,7 +292,7 @@ def _refuse_doubled(script: Text, query: exp.Expr) -> None:
             named.add(each.alias.lower())
 
 
-def _declared_name(cursor: Cursor, what: str) -> str:
+def _declared_name(cursor: TokenCursor, what: str) -> str:
     at = cursor.at
     name = cursor.dotted(f"the name of {what}")
     if not _NAME.fullmatch(name) or name == "events":
@@ -321,7 +321,7 @@ def _check_on(script: Text, on: str, at: int) -> None:
         )
 
 
-def declared_columns(cursor: Cursor) -> tuple[tuple[str, str], ...]:
+def declared_columns(cursor: TokenCursor) -> tuple[tuple[str, str], ...]:
     """Pass `(name TYPE, …)`; return names and types, as Spark writes them."""
     cursor.expect("(")
     columns: list[tuple[str, str]] = []
@@ -349,7 +349,7 @@ def declared_columns(cursor: Cursor) -> tuple[tuple[str, str], ...]:
     return tuple(columns)
 
 
-def _options(cursor: Cursor, known: tuple[str, ...], *, of: str) -> Options:
+def _options(cursor: TokenCursor, known: tuple[str, ...], *, of: str) -> StatementOptions:
     given: dict[str, tuple[int, OptionValue]] = {}
     if cursor.take("WITH"):
         cursor.expect("(")
@@ -361,7 +361,7 @@ def _options(cursor: Cursor, known: tuple[str, ...], *, of: str) -> Options:
             if not cursor.take(","):
                 break
         cursor.expect(")")
-    return Options(cursor.script, given, known, of=of)
+    return StatementOptions(cursor.script, given, known, of=of)
 
 
 def _query(script: Text, body: list[Token]) -> exp.Expr:

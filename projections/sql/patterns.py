@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlglot.tokens import Token, TokenType
 
 from projections.sql.places import Script
-from projections.sql.tokens import Cursor
+from projections.sql.tokens import TokenCursor
 
 MOST_REPEATED = 100
 """So often a part may be said to be repeated; each repetition is a step of the matcher."""
@@ -80,7 +80,7 @@ def can_be_empty(pattern: Pattern) -> bool:
 
 def parse_pattern(script: Script, tokens: Sequence[Token]) -> Pattern:
     """Read the tokens between the brackets of PATTERN. Raises `InvalidRequest` at a wrong one."""
-    cursor = Cursor(script, tokens, form=FORM)
+    cursor = TokenCursor(script, tokens, form=FORM)
     at = cursor.at
     found = _choice(cursor)
     if cursor.rest:
@@ -92,21 +92,21 @@ def parse_pattern(script: Script, tokens: Sequence[Token]) -> Pattern:
     return found
 
 
-def _choice(cursor: Cursor) -> Pattern:
+def _choice(cursor: TokenCursor) -> Pattern:
     parts = [_sequel(cursor)]
     while cursor.take("|"):
         parts.append(_sequel(cursor))
     return parts[0] if len(parts) == 1 else Choice(tuple(parts))
 
 
-def _sequel(cursor: Cursor) -> Pattern:
+def _sequel(cursor: TokenCursor) -> Pattern:
     parts = [_repeated(cursor)]
     while cursor.rest and cursor.rest[0].text not in ("|", ")"):
         parts.append(_repeated(cursor))
     return parts[0] if len(parts) == 1 else Sequel(tuple(parts))
 
 
-def _repeated(cursor: Cursor) -> Pattern:
+def _repeated(cursor: TokenCursor) -> Pattern:
     at = cursor.at
     if cursor.take("("):
         part = _choice(cursor)
@@ -129,7 +129,7 @@ def _repeated(cursor: Cursor) -> Pattern:
     return Repeated(part, least, most, reluctant=cursor.take("?"))
 
 
-def _bounds(cursor: Cursor) -> tuple[int, int | None]:
+def _bounds(cursor: TokenCursor) -> tuple[int, int | None]:
     at = cursor.at
     least = _number(cursor) if cursor.rest[0].text != "," else 0
     most: int | None = least
@@ -145,7 +145,7 @@ def _bounds(cursor: Cursor) -> tuple[int, int | None]:
     return least, most
 
 
-def _number(cursor: Cursor) -> int:
+def _number(cursor: TokenCursor) -> int:
     if not cursor.rest or cursor.rest[0].token_type is not TokenType.NUMBER:
         raise cursor.refusal(f"expected a number of repetitions, found {cursor.found()}")
     text = cursor.rest[0].text

@@ -31,7 +31,7 @@ from projections.sql.expressions import same_text
 from projections.sql.key_steps import a_row_for_each_fact, rows_sql
 from projections.sql.parse import ProjectionDecl
 from projections.sql.pruning import pruned
-from projections.sql.query import Output, Query, read_query
+from projections.sql.query import Output, ResolvedQuery, read_query
 from projections.sql.reading import read_tree, several_steps
 from projections.sql.scope import WINDOW_COLUMNS
 from projections.sql.shape import END, PARTIAL, Input, InputKind, Plan, Strategy
@@ -128,7 +128,7 @@ def _several(decl: ProjectionDecl, catalog: Catalog) -> Plan:
     )
 
 
-def _key(decl: ProjectionDecl, query: Query) -> tuple[Output, ...]:
+def _key(decl: ProjectionDecl, query: ResolvedQuery) -> tuple[Output, ...]:
     outputs = {output.name.lower(): output for output in query.outputs}
     key = []
     for name in decl.key:
@@ -150,7 +150,7 @@ def _key(decl: ProjectionDecl, query: Query) -> tuple[Output, ...]:
     return tuple(key)
 
 
-def _check_row_key(decl: ProjectionDecl, query: Query, key: tuple[Output, ...]) -> None:
+def _check_row_key(decl: ProjectionDecl, query: ResolvedQuery, key: tuple[Output, ...]) -> None:
     """The key of single rows must stay the same whatever the joined tables say."""
     driver = query.driver
     for part in key:
@@ -158,7 +158,7 @@ def _check_row_key(decl: ProjectionDecl, query: Query, key: tuple[Output, ...]) 
             raise _moving_key(decl, query, part)
 
 
-def _check_grouped_key(decl: ProjectionDecl, query: Query, key: tuple[Output, ...]) -> None:
+def _check_grouped_key(decl: ProjectionDecl, query: ResolvedQuery, key: tuple[Output, ...]) -> None:
     """The key must be the groups: every group once, nothing besides, none that moves."""
     groups = {same_text(group): group for group in query.groups}
     start, end = (_window_text(query, name) for name in WINDOW_COLUMNS)
@@ -180,7 +180,7 @@ def _check_grouped_key(decl: ProjectionDecl, query: Query, key: tuple[Output, ..
             raise _key_differs(decl, query, "windows of CUMULATE differ in window_end")
 
 
-def _key_differs(decl: ProjectionDecl, query: Query, reason: str) -> Exception:
+def _key_differs(decl: ProjectionDecl, query: ResolvedQuery, reason: str) -> Exception:
     texts = {same_text(output.expression): output.name for output in query.outputs}
     wanted = [texts.get(same_text(group), f"{_short(group)} AS …") for group in query.groups]
     if query.window is not None:
@@ -193,7 +193,7 @@ def _key_differs(decl: ProjectionDecl, query: Query, reason: str) -> Exception:
     )
 
 
-def _moving_key(decl: ProjectionDecl, query: Query, part: Output) -> Exception:
+def _moving_key(decl: ProjectionDecl, query: ResolvedQuery, part: Output) -> Exception:
     driver = query.driver.alias
     return decl.script.refusal(
         f"key column {part.name} comes from a joined table: a row that changes there would move "
@@ -207,7 +207,7 @@ def _short(node: exp.Expr) -> str:
     return str(node.name) if isinstance(node, exp.Column) else same_text(node)
 
 
-def _window_text(query: Query, name: str) -> str:
+def _window_text(query: ResolvedQuery, name: str) -> str:
     return f"{spark_name(query.driver.alias)}.{spark_name(WINDOW_COLUMNS[name])}"
 
 

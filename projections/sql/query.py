@@ -16,10 +16,10 @@ from projections.sql.expressions import (
     same_text,
     unwrapped,
 )
-from projections.sql.inputs import Lookup, read_inputs
+from projections.sql.inputs import VersionLookup, read_inputs
 from projections.sql.parse import ProjectionDecl
 from projections.sql.places import Script, offset_of
-from projections.sql.scope import Scope, Source
+from projections.sql.scope import QueryScope, QuerySource
 from projections.sql.types import TEMPORAL, type_of
 from projections.sql.windows import Window, read_window, window_kind
 
@@ -43,15 +43,15 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
+class ResolvedQuery:
     """A resolved query. `groups` are the grouping expressions besides the window.
 
     `grouped` is false for a query of single rows; then `groups`, `window`, `having` are empty.
     """
 
-    scope: Scope
-    driver: Source
-    lookups: tuple[Lookup, ...]
+    scope: QueryScope
+    driver: QuerySource
+    lookups: tuple[VersionLookup, ...]
     where: tuple[exp.Expr, ...]
     grouped: bool
     groups: tuple[exp.Expr, ...]
@@ -68,7 +68,7 @@ class Query:
         return column.type if column is not None else ""
 
 
-def read_query(decl: ProjectionDecl, catalog: Catalog) -> Query:
+def read_query(decl: ProjectionDecl, catalog: Catalog) -> ResolvedQuery:
     """Resolve a projection's query. Raises `InvalidRequest` for what the dialect lacks."""
     script, select, at = decl.script, decl.query, decl.offset
     refuse_clauses(script, select, at)
@@ -86,7 +86,7 @@ def read_query(decl: ProjectionDecl, catalog: Catalog) -> Query:
             "HAVING without GROUP BY", at=offset_of(having, at), fix="Use WHERE for single rows."
         )
     where = select.args.get("where")
-    return Query(
+    return ResolvedQuery(
         scope=scope,
         driver=driver,
         lookups=lookups,
@@ -119,7 +119,7 @@ def refuse_clauses(
         raise script.refusal(reason, at=place, fix=fix)
 
 
-def resolved(scope: Scope, node: exp.Expr, *, aggregates: bool = False) -> exp.Expr:
+def resolved(scope: QueryScope, node: exp.Expr, *, aggregates: bool = False) -> exp.Expr:
     """Check an expression, and resolve its names."""
     check(scope.script, node, at=scope.at, aggregates=aggregates)
     return scope.resolve(node)
@@ -155,7 +155,7 @@ def read_items(script: Script, select: exp.Expr, at: int) -> list[Output]:
     return items
 
 
-def _output(scope: Scope, item: Output, grouped: bool) -> Output:
+def _output(scope: QueryScope, item: Output, grouped: bool) -> Output:
     check(scope.script, item.expression, at=item.at, aggregates=True)
     if not grouped and has_aggregate(item.expression):
         raise scope.script.refusal(
@@ -179,9 +179,9 @@ def unique(script: Script, outputs: tuple[Output, ...]) -> None:
 
 
 def _group(
-    scope: Scope,
+    scope: QueryScope,
     select: exp.Expr,
-    driver: Source,
+    driver: QuerySource,
     items: list[Output],
 ) -> tuple[Window | None, list[exp.Expr]]:
     group = select.args.get("group")
@@ -205,7 +205,7 @@ def _group(
     return window, rest
 
 
-def refuse_group_clauses(scope: Scope, group: exp.Expr) -> None:
+def refuse_group_clauses(scope: QueryScope, group: exp.Expr) -> None:
     """Refuse what GROUP BY has beside expressions."""
     for clause, content in group.args.items():
         if content and clause != "expressions":
@@ -216,7 +216,7 @@ def refuse_group_clauses(scope: Scope, group: exp.Expr) -> None:
             )
 
 
-def _window(scope: Scope, window: Window, driver: Source) -> Window:
+def _window(scope: QueryScope, window: Window, driver: QuerySource) -> Window:
     time = resolved(scope, window.time, aggregates=False)
     at = offset_of(window.time, scope.at)
     if scope.used(time) != {driver.alias}:
@@ -236,7 +236,7 @@ def _window(scope: Scope, window: Window, driver: Source) -> Window:
     return Window(kind=window.kind, time=time, step=window.step, size=window.size)
 
 
-def group_expression(scope: Scope, node: exp.Expr, items: list[Output]) -> exp.Expr:
+def group_expression(scope: QueryScope, node: exp.Expr, items: list[Output]) -> exp.Expr:
     """Resolve a grouping expression: an ordinal, a name given by AS, or an expression.
 
     As in Spark, a column of the input comes before a name given by AS.
@@ -260,7 +260,7 @@ def _by_name(items: list[Output], name: str) -> exp.Expr | None:
 
 
 def having_of(
-    scope: Scope,
+    scope: QueryScope,
     node: exp.Expr,
     items: list[Output],
     groups: tuple[exp.Expr, ...],
@@ -285,7 +285,7 @@ def having_of(
 
 
 def _unless_ambiguous(
-    scope: Scope, found: exp.Expr, value: exp.Expr, group_texts: set[str]
+    scope: QueryScope, found: exp.Expr, value: exp.Expr, group_texts: set[str]
 ) -> exp.Expr:
     column = same_text(scope.resolve(found))
     if column == same_text(scope.resolve(value)) or column in group_texts:
@@ -293,7 +293,7 @@ def _unless_ambiguous(
     raise _ambiguous(scope, found)
 
 
-def _ambiguous(scope: Scope, found: exp.Expr) -> InvalidRequest:
+def _ambiguous(scope: QueryScope, found: exp.Expr) -> InvalidRequest:
     return scope.script.refusal(
         f"{found.name} in HAVING is a column of the input and a name given by AS",
         at=offset_of(found, scope.at),

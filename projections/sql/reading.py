@@ -29,7 +29,7 @@ from projections.sql.query import Output, read_items, refuse_clauses, resolved, 
 from projections.sql.ranking import Windows
 from projections.sql.resolving import Names
 from projections.sql.scalar_subqueries import with_values
-from projections.sql.scope import Source
+from projections.sql.scope import QuerySource
 from projections.sql.set_operations import in_both, in_first_alone
 from projections.sql.shape import HIDDEN_STREAM, InputKind
 from projections.sql.tree import (
@@ -187,7 +187,7 @@ class _Reader:
 
     def _joined(
         self, select: exp.Select, count: int, named: Mapping[str, exp.Expr], at: int
-    ) -> tuple[Node, list[Source]]:
+    ) -> tuple[Node, list[QuerySource]]:
         """Read FROM and the first `count` joins."""
         node, first = self._input(select.args["from_"].this, named, [], at)
         sources = [first]
@@ -236,8 +236,8 @@ class _Reader:
         return _distinct(made) if select.args.get("distinct") else made
 
     def _input(
-        self, item: exp.Expr, named: Mapping[str, exp.Expr], before: list[Source], at: int
-    ) -> tuple[Node, Source]:
+        self, item: exp.Expr, named: Mapping[str, exp.Expr], before: list[QuerySource], at: int
+    ) -> tuple[Node, QuerySource]:
         """Read what stands in FROM or JOIN: its rows under the names `alias.column`."""
         at = offset_of(item, at)
         inner = self._inner(item, named)
@@ -247,7 +247,7 @@ class _Reader:
             node = self.query(query, rest) if clause is None else self._match(query, clause, rest)
             alias = str(item.alias_or_name) or f"query_{len(before)}"
             relation = Relation(name=alias, columns=node.columns, key=(), event_time=None)
-            source = Source(
+            source = QuerySource(
                 alias=alias,
                 index=self.scanned,
                 kind=InputKind.STREAM if _has_facts(node) else InputKind.LATEST,
@@ -294,7 +294,7 @@ class _Reader:
         return None
 
     def _check_versions(
-        self, item: exp.Expr, source: Source, before: list[Source], at: int
+        self, item: exp.Expr, source: QuerySource, before: list[QuerySource], at: int
     ) -> None:
         if source.kind is InputKind.HISTORY and not before:
             raise self.script.refusal(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sqlglot import exp
 
 from projections.sql.places import Script
-from projections.sql.scope import Scope, Source
+from projections.sql.scope import QueryScope, QuerySource
 from projections.sql.tree import WINDOW_END, WINDOW_START, Computed, column
 from projections.sql.types import normal, type_of
 
@@ -17,10 +17,10 @@ _OWN = {WINDOW_START: "TIMESTAMP", WINDOW_END: "TIMESTAMP"}
 class Names:
     """The inputs of one SELECT, whose rows the tree has as columns `alias.column`."""
 
-    def __init__(self, script: Script, sources: Sequence[Source], *, at: int) -> None:
+    def __init__(self, script: Script, sources: Sequence[QuerySource], *, at: int) -> None:
         self.script = script
         self.at = at
-        self.scope = Scope(script, sources, at=at)
+        self.scope = QueryScope(script, sources, at=at)
         self._types = {
             f"{source.alias}.{each.name}": normal(each.type)
             for source in sources

@@ -16,7 +16,7 @@ PROCESSING_TIME = INGESTED_AT.removeprefix("_")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class QuerySource:
     """An input under its alias. Columns by lower-case name, as Spark compares them."""
 
     alias: str
@@ -33,7 +33,7 @@ class Source:
 
 def source_of(
     script: Script, relation: Relation, kind: InputKind, *, alias: str, index: int, at: int
-) -> Source:
+) -> QuerySource:
     """Make a source; refuse a relation with columns under names that the runner needs."""
     versions = ("valid_from", "valid_to") if kind is InputKind.HISTORY else ()
     columns = {column.name.lower(): column for column in relation.columns}
@@ -48,13 +48,13 @@ def source_of(
     columns |= {name: Column(name=name, type="TIMESTAMP") for name in versions}
     if kind is InputKind.STREAM:
         columns.setdefault(PROCESSING_TIME, Column(name=INGESTED_AT, type="TIMESTAMP"))
-    return Source(alias=alias, index=index, kind=kind, relation=relation, columns=columns)
+    return QuerySource(alias=alias, index=index, kind=kind, relation=relation, columns=columns)
 
 
-class Scope:
+class QueryScope:
     """The sources of one query, first the driving one. `window` adds window_start, window_end."""
 
-    def __init__(self, script: Script, sources: Sequence[Source], *, at: int) -> None:
+    def __init__(self, script: Script, sources: Sequence[QuerySource], *, at: int) -> None:
         self.script = script
         self.sources = tuple(sources)
         self.at = at
@@ -126,10 +126,10 @@ class Scope:
             made = exp.Dot(this=made, expression=exp.to_identifier(field, quoted=True))
         return made
 
-    def _by_alias(self, alias: str) -> Source | None:
+    def _by_alias(self, alias: str) -> QuerySource | None:
         return next((s for s in self.sources if s.alias.lower() == alias.lower()), None)
 
-    def _by_column(self, parts: list[str], at: int) -> Source:
+    def _by_column(self, parts: list[str], at: int) -> QuerySource:
         name = parts[0].lower()
         having = [source for source in self.sources if name in source.columns]
         if len(having) == 1:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from projections.sql.places import Script
 
 if TYPE_CHECKING:
-    from projections.sql.options import Options
+    from projections.sql.options import StatementOptions
 
 _TOPIC, _EVENT = "topic:", "event:"
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
@@ -73,7 +73,7 @@ class EventSink:
 Sink = TopicSink | EventSink
 
 
-def sink_of(script: Script, given: Options, at: int) -> Sink | None:
+def sink_of(script: Script, given: StatementOptions, at: int) -> Sink | None:
     """Read the options of a sink; None where none is declared. Raises `InvalidRequest`."""
     text, partitions = given.text("sink"), given.text("sink_partitions")
     category = (text or "").removeprefix(_EVENT)
@@ -99,7 +99,9 @@ def sink_of(script: Script, given: Options, at: int) -> Sink | None:
     return TopicSink(topic=name, partitions=_partitions_of(script, given, partitions, at))
 
 
-def _partitions_of(script: Script, given: Options, text: str | None, at: int) -> int | None:
+def _partitions_of(
+    script: Script, given: StatementOptions, text: str | None, at: int
+) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= MOST_PARTITIONS:

@@ -20,7 +20,7 @@ from projections.sql.match_clause import without_matches
 from projections.sql.options import OptionValue
 from projections.sql.places import Piece, Script
 from projections.sql.tables import CONNECTORS, Table, read_table, with_options
-from projections.sql.tokens import Cursor, parsed, with_sessions, with_streams
+from projections.sql.tokens import TokenCursor, parsed, with_sessions, with_streams
 
 _VIEW_FORM = "CREATE [TEMPORARY] VIEW name AS SELECT …;"
 _INSERT_FORM = "INSERT INTO name SELECT …;"
@@ -74,7 +74,7 @@ class Spellings:
             )
 
     def _view(self, tokens: list[Token]) -> Script:
-        cursor = Cursor(self.script, tokens, form=_VIEW_FORM)
+        cursor = TokenCursor(self.script, tokens, form=_VIEW_FORM)
         cursor.expect("CREATE")
         cursor.take("TEMPORARY")
         cursor.expect("VIEW")
@@ -93,7 +93,7 @@ class Spellings:
         return self._at("", at)
 
     def _insertion(self, tokens: list[Token]) -> Script:
-        cursor = Cursor(self.script, tokens, form=_INSERT_FORM)
+        cursor = TokenCursor(self.script, tokens, form=_INSERT_FORM)
         cursor.expect("INSERT")
         cursor.expect("INTO")
         at = cursor.at

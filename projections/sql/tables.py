@@ -14,7 +14,7 @@ from sqlglot.tokens import Token
 
 from projections.sql.options import OptionValue, value_of
 from projections.sql.places import Script, nearest
-from projections.sql.tokens import Cursor
+from projections.sql.tokens import TokenCursor
 from schemas.identifiers import spark_name
 
 TABLE_FORM = (
@@ -75,7 +75,7 @@ class Table:
 
 def read_table(script: Script, tokens: list[Token]) -> Table:
     """Read a `CREATE TABLE`. Raises `InvalidRequest` with its place."""
-    cursor = Cursor(script, tokens, form=TABLE_FORM)
+    cursor = TokenCursor(script, tokens, form=TABLE_FORM)
     cursor.expect("CREATE")
     cursor.expect("TABLE")
     at = cursor.at
@@ -160,7 +160,7 @@ def _standing_for(table: Table, connector: str, body: _Body) -> Table:
 class _Body:
     """What stands in the brackets of CREATE TABLE. `found` are options that follow from it."""
 
-    cursor: Cursor
+    cursor: TokenCursor
     columns: list[tuple[str, str]] = field(default_factory=list)
     found: dict[str, str] = field(default_factory=dict)
     watermark_at: int = 0
@@ -236,7 +236,7 @@ class _Body:
         self.found["lateness"] = f"{found[1]} {found[2].lower()}s" if found else "0 seconds"
 
 
-def _options(cursor: Cursor) -> dict[str, OptionValue]:
+def _options(cursor: TokenCursor) -> dict[str, OptionValue]:
     cursor.expect("WITH")
     cursor.expect("(")
     found: dict[str, OptionValue] = {}

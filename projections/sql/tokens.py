@@ -144,7 +144,7 @@ def join_doubled_quotes(script: Script, tokens: Sequence[Token]) -> list[Token]:
     return joined
 
 
-class Cursor:
+class TokenCursor:
     """A place in one statement's tokens. `form` is shown by every refusal."""
 
     def __init__(self, script: Script, tokens: Sequence[Token], *, form: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kernel.errors import InvalidRequest
 from projections.sql.catalog import Column, Relation
 from projections.sql.ending import ending_text
-from projections.sql.options import FORMATS, Options
+from projections.sql.options import FORMATS, StatementOptions
 from projections.sql.places import Script
 from schemas.topic_records import AVRO, TopicShape
 from schemas.topic_values import TYPES, value_type
@@ -75,7 +75,7 @@ def declared_history(source: SourceDecl) -> Relation | None:
 
 
 def check_topic(
-    script: Script, given: Options, columns: tuple[tuple[str, str], ...], at: int
+    script: Script, given: StatementOptions, columns: tuple[tuple[str, str], ...], at: int
 ) -> None:
     """Check the options and columns of a source on a topic. Raises `InvalidRequest`."""
     if given.text("topic") is None or given.text("format") is None:
@@ -127,7 +127,7 @@ def _check_columns(script: Script, columns: tuple[tuple[str, str], ...], at: int
             )
 
 
-def _check_names(script: Script, given: Options, kinds: dict[str, str], at: int) -> None:
+def _check_names(script: Script, given: StatementOptions, kinds: dict[str, str], at: int) -> None:
     known = {name.lower(): kind for name, kind in kinds.items()}
     for option in _NAMES:
         for column in given.columns(option):

@@ -23,7 +23,7 @@ from projections.sql.places import Script, nearest
 from projections.sql.shape import INGESTED_AT, InputKind
 from projections.sql.tree import Scan
 from projections.trial.literals import value_of
-from projections.trial.statements import Given, InputDecl
+from projections.trial.statements import GivenRows, InputDecl
 
 Row = dict[str, object]
 COMMITTED_AT = "committed_at"
@@ -35,7 +35,7 @@ _COMMITTED = Column(name=COMMITTED_AT, type="TIMESTAMP")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fact:
+class TrialFact:
     """One row that came. `place` is its place in the order of its source.
 
     It was ingested when the clock, the latest time that was given so far, stood at `ingested_at`.
@@ -116,7 +116,7 @@ class Arrivals:
     _came: int = 0
     _versions: dict[str, int] = field(default_factory=dict)
 
-    def facts(self, given: Given) -> list[Fact]:
+    def facts(self, given: GivenRows) -> list[TrialFact]:
         """Return the facts that given rows are; duplicates are none."""
         decl = self.holdings.inputs[given.name]
         known = {each.name.lower(): each for each in columns_of(decl)}
@@ -157,7 +157,7 @@ class Arrivals:
                 )
         return row
 
-    def _fact(self, decl: InputDecl, row: Row, at: int, *, deleted: bool) -> Fact:
+    def _fact(self, decl: InputDecl, row: Row, at: int, *, deleted: bool) -> TrialFact:
         self._came += 1
         time = self._time(decl, row, at)
         name = ".".join(decl.name.split(".")[:2]) if decl.events else decl.name
@@ -183,7 +183,7 @@ class Arrivals:
                 "stream": stream,
             }
             place = _place(row)
-            return Fact(
+            return TrialFact(
                 input=decl.name,
                 values=row,
                 time=time,
@@ -192,7 +192,7 @@ class Arrivals:
                 ingested_at=self._clock,
             )
         row = {COMMITTED_AT: self._clock} | row
-        return Fact(
+        return TrialFact(
             input=decl.name,
             values=row,
             time=time,
@@ -246,7 +246,7 @@ class Holdings:
         return own[0] if own else default
 
     def ended_us(
-        self, scans: Sequence[Scan], facts: Sequence[Fact], default: timedelta
+        self, scans: Sequence[Scan], facts: Sequence[TrialFact], default: timedelta
     ) -> int | None:
         """Return the moment up to which streams have brought what is in time, as the runner does.
 
@@ -262,14 +262,14 @@ class Holdings:
         known = [micros(each) for each in ended if each is not None]
         return min(known) if known and len(known) == len(ended) else None
 
-    def touched(self, scan: Scan, facts: Sequence[Fact]) -> list[Fact]:
+    def touched(self, scan: Scan, facts: Sequence[TrialFact]) -> list[TrialFact]:
         """Return the facts that an input is made of."""
         source = self._source(scan.name)
         name = source.on if source is not None and source.on else scan.name
         members = GivenCatalog(tuple(self.inputs.values())).members(name)
         return [fact for fact in facts if fact.input in members]
 
-    def rows(self, scan: Scan, facts: Sequence[Fact], *, stateful: bool) -> pa.Table:
+    def rows(self, scan: Scan, facts: Sequence[TrialFact], *, stateful: bool) -> pa.Table:
         """Return an input's rows as typed tables and histories have them.
 
         Rows that came late are no input of a `stateful` projection.
@@ -311,20 +311,20 @@ def input_rows(scan: Scan, rows: Sequence[Row]) -> pa.Table:
 
 
 def versions(
-    facts: Sequence[Fact], key: Sequence[str], identity: Sequence[str], *, by_row: bool
+    facts: Sequence[TrialFact], key: Sequence[str], identity: Sequence[str], *, by_row: bool
 ) -> list[Row]:
     """Return the versions that changes of a table make, as `pipeline.history.tables` keeps them.
 
     `facts` are in the order of the source. By row, each row as it is now is a version of the key
     at its event time; otherwise each change is one.
     """
-    held: list[Fact] = []
+    held: list[TrialFact] = []
     if by_row:
         newest = {tuple(f.values.get(n) for n in identity): f for f in facts if not f.late}
         held = [fact for fact in newest.values() if not fact.deleted]
     else:
         held = list(facts)
-    at: dict[tuple[object, ...], dict[datetime, Fact]] = {}
+    at: dict[tuple[object, ...], dict[datetime, TrialFact]] = {}
     for fact in sorted(held, key=lambda each: each.place):
         mine = at.setdefault(tuple(fact.values.get(n) for n in key), {})
         # In commit order a version never begins before the one before it.

@@ -21,9 +21,9 @@ from projections.sql.plan import plan
 from projections.sql.shape import InputKind, Plan
 from projections.sql.tree import Newest, Scan, scans
 from projections.trial.differences import Difference, differences
-from projections.trial.inputs import Arrivals, Fact, GivenCatalog, Holdings, Row, input_rows
+from projections.trial.inputs import Arrivals, GivenCatalog, Holdings, Row, TrialFact, input_rows
 from projections.trial.literals import value_of
-from projections.trial.statements import Expected, Given, Trial, TrialFile
+from projections.trial.statements import Expected, GivenRows, Trial, TrialFile
 
 ONE_BATCH, ROW_BY_ROW, SHUFFLED = "one batch", "row by row", "shuffled"
 _EPOCHS = 3
@@ -33,7 +33,7 @@ OnSpark = Callable[[Plan, dict[str, pa.Table]], pa.Table]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class ExpectationVerdict:
     """What became of one expectation. `ways` are the orders of arrival that were tried."""
 
     test: str
@@ -79,7 +79,7 @@ class _Table:
         self._reads = {
             name: _Table(each, holdings, lateness) for name, each in subject.reads.items()
         }
-        self.taken: list[Fact] = []
+        self.taken: list[TrialFact] = []
 
     @property
     def rows(self) -> list[Row]:
@@ -90,7 +90,7 @@ class _Table:
         for each in self._reads.values():
             each.close()
 
-    def take(self, facts: Sequence[Fact]) -> None:
+    def take(self, facts: Sequence[TrialFact]) -> None:
         """Take in facts as one epoch."""
         before = list(self.taken)
         self.taken += facts
@@ -120,7 +120,7 @@ class _Table:
             else:
                 self._rows[key] = row
 
-    def _moved(self, read: _Table, facts: Sequence[Fact]) -> tuple[list[Row], list[Row]]:
+    def _moved(self, read: _Table, facts: Sequence[TrialFact]) -> tuple[list[Row], list[Row]]:
         """Bring a table that is read up to the facts; return its rows then and before."""
         before = read.rows
         read.take(facts)
@@ -147,16 +147,16 @@ class _Stage:
         self._holdings = Holdings(inputs=inputs, sources=sources)
         self._subjects: dict[str, _Subject] = {}
 
-    def verdicts(self, trial: Trial) -> Iterator[Verdict]:
+    def verdicts(self, trial: Trial) -> Iterator[ExpectationVerdict]:
         """Play one test; yield a verdict for each expectation."""
         arrivals = Arrivals(
             script=self._file.script, holdings=self._holdings, lateness=self._lateness
         )
-        facts: list[Fact] = []
+        facts: list[TrialFact] = []
         gradual: dict[str, _Table] = {}
         try:
             for step in trial.steps:
-                if isinstance(step, Given):
+                if isinstance(step, GivenRows):
                     facts += arrivals.facts(step)
                 else:
                     yield self._verdict(trial, step, facts, gradual)
@@ -165,8 +165,8 @@ class _Stage:
                 table.close()
 
     def _verdict(
-        self, trial: Trial, step: Expected, facts: list[Fact], gradual: dict[str, _Table]
-    ) -> Verdict:
+        self, trial: Trial, step: Expected, facts: list[TrialFact], gradual: dict[str, _Table]
+    ) -> ExpectationVerdict:
         subject = self._subject(step.name, step.at)
         names = self._names(step, subject.plan)
         wanted = self._wanted(step, names, subject.plan)
@@ -182,7 +182,7 @@ class _Stage:
                     failures[way] = tuple(different)
         except ContractViolation as broken:
             error = broken.message
-        return Verdict(
+        return ExpectationVerdict(
             test=trial.name,
             projection=step.name,
             line=self._file.script.place(step.at)[0],
@@ -196,7 +196,7 @@ class _Stage:
         way: str,
         name: str,
         subject: _Subject,
-        facts: list[Fact],
+        facts: list[TrialFact],
         gradual: dict[str, _Table],
     ) -> list[Row]:
         """Return the rows of a projection after facts that came in one way or another."""
@@ -218,7 +218,7 @@ class _Stage:
         finally:
             fresh.close()
 
-    def _whole(self, subject: _Subject, facts: list[Fact]) -> list[Row]:
+    def _whole(self, subject: _Subject, facts: list[TrialFact]) -> list[Row]:
         stateful = subject.plan.stateful
         views = {
             scan.view: input_rows(scan, self._whole(subject.reads[scan.name], facts))
@@ -297,7 +297,7 @@ def played(
     *,
     lateness: timedelta,
     on_spark: OnSpark,
-) -> list[Verdict]:
+) -> list[ExpectationVerdict]:
     """Play all tests of a file over the declarations beside it.
 
     `lateness` is that of sources that name none. Raises `InvalidRequest`, with the place, for a
@@ -313,7 +313,7 @@ def _ways(trial: Trial, step: Expected) -> tuple[str, ...]:
     return (ONE_BATCH, ROW_BY_ROW, *([SHUFFLED] if step is last[-1] else []))
 
 
-def _shuffled(facts: Sequence[Fact]) -> Iterable[list[Fact]]:
+def _shuffled(facts: Sequence[TrialFact]) -> Iterable[list[TrialFact]]:
     """Split facts into epochs in another order; a table's changes keep theirs, as commits do."""
     draw = random.Random(len(facts))
     order = draw.sample(range(len(facts)), len(facts))

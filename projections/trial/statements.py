@@ -10,7 +10,7 @@ from sqlglot.tokens import Token, TokenType
 from projections.sql.catalog import Column
 from projections.sql.parse import declared_columns
 from projections.sql.places import Script
-from projections.sql.tokens import Cursor, split, tokenized
+from projections.sql.tokens import TokenCursor, split, tokenized
 from projections.sql.types import normal
 from projections.trial.literals import Literal, has_literals
 
@@ -49,7 +49,7 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given(Rows):
+class GivenRows(Rows):
     """Rows that come, in the order of their arrival. `deleted`: they end rows of a table."""
 
     deleted: bool
@@ -60,7 +60,7 @@ class Expected(Rows):
     """All rows that a projection has after what was given before."""
 
 
-Step = Given | Expected
+Step = GivenRows | Expected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +88,9 @@ class _Reader:
     trials: list[tuple[str, int, list[Step]]] = field(default_factory=list)
 
     def statement(self, tokens: Sequence[Token]) -> None:
-        cursor = Cursor(self.script, tokens, form=FORM)
+        cursor = TokenCursor(self.script, tokens, form=FORM)
         at = cursor.at
-        readers: dict[str, Callable[[Cursor, int], None]] = {
+        readers: dict[str, Callable[[TokenCursor, int], None]] = {
             "INPUT": self._input,
             "TEST": self._test,
             "GIVEN": self._given,
@@ -105,7 +105,7 @@ class _Reader:
         if cursor.rest:
             raise cursor.refusal(f"expected ; and the next statement, found {cursor.found()}")
 
-    def _input(self, cursor: Cursor, at: int) -> None:
+    def _input(self, cursor: TokenCursor, at: int) -> None:
         cursor.form = INPUT_FORM
         name = cursor.dotted("the name of an input")
         columns = tuple(Column(name=n, type=normal(t)) for n, t in declared_columns(cursor))
@@ -128,7 +128,7 @@ class _Reader:
             )
         self.inputs[name] = InputDecl(name=name, columns=columns, key=key, at=at)
 
-    def _test(self, cursor: Cursor, at: int) -> None:
+    def _test(self, cursor: TokenCursor, at: int) -> None:
         name = cursor.string()
         if name is None:
             raise cursor.refusal(f"expected the test's name in quotes, found {cursor.found()}")
@@ -138,7 +138,7 @@ class _Reader:
             )
         self.trials.append((name, at, []))
 
-    def _given(self, cursor: Cursor, at: int) -> None:
+    def _given(self, cursor: TokenCursor, at: int) -> None:
         cursor.form = GIVEN_FORM
         name = cursor.dotted("the name of an input")
         if name not in self.inputs:
@@ -153,9 +153,9 @@ class _Reader:
                 "events are not deleted", at=at, fix="Give an event that says what happened."
             )
         columns, values = _rows(cursor)
-        self._step(Given(name=name, columns=columns, values=values, at=at, deleted=deleted))
+        self._step(GivenRows(name=name, columns=columns, values=values, at=at, deleted=deleted))
 
-    def _expected(self, cursor: Cursor, at: int) -> None:
+    def _expected(self, cursor: TokenCursor, at: int) -> None:
         cursor.form = EXPECT_FORM
         name = cursor.name("the name of a projection")
         nothing = cursor.take("NOTHING")
@@ -191,7 +191,7 @@ def parse_tests(text: str, *, origin: str) -> TrialFile:
     )
 
 
-def _names(cursor: Cursor, what: str) -> tuple[str, ...]:
+def _names(cursor: TokenCursor, what: str) -> tuple[str, ...]:
     cursor.expect("(")
     names: list[str] = []
     while True:
@@ -206,7 +206,7 @@ def _names(cursor: Cursor, what: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _rows(cursor: Cursor) -> tuple[tuple[str, ...], tuple[tuple[Literal, ...], ...]]:
+def _rows(cursor: TokenCursor) -> tuple[tuple[str, ...], tuple[tuple[Literal, ...], ...]]:
     columns = _names(cursor, "a column")
     cursor.expect("VALUES")
     rows = []
@@ -229,7 +229,7 @@ def _rows(cursor: Cursor) -> tuple[tuple[str, ...], tuple[tuple[Literal, ...], .
     return columns, tuple(rows)
 
 
-def _literal(cursor: Cursor) -> Literal:
+def _literal(cursor: TokenCursor) -> Literal:
     at = cursor.at
     text = cursor.string()
     if text is not None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from stack import control, status
-from stack.plan import Part, Plan, Probe, Restarts
+from stack.plan import Part, Probe, Restarts, StackPlan
 from stack.workspace import Workspace
 
 QUICK = Restarts(cap=3, base_s=0.01, most_s=0.02, stable_s=30)
@@ -104,12 +104,12 @@ class Bench:
             hung_after_s=hung_after_s,
         )
 
-    def launch(self, *parts: Part, log_bytes: int = 1_000_000) -> Plan:
-        plan = Plan(parts=parts, restarts=QUICK, log_bytes=log_bytes, health_pause_s=0.05)
+    def launch(self, *parts: Part, log_bytes: int = 1_000_000) -> StackPlan:
+        plan = StackPlan(parts=parts, restarts=QUICK, log_bytes=log_bytes, health_pause_s=0.05)
         control.launch(self.workspace, plan)
         return plan
 
-    def up(self, *parts: Part, log_bytes: int = 1_000_000) -> Plan:
+    def up(self, *parts: Part, log_bytes: int = 1_000_000) -> StackPlan:
         plan = self.launch(*parts, log_bytes=log_bytes)
         control.wait_ready(self.workspace, plan, timeout_s=30)
         return plan

@@ -25,7 +25,7 @@ from lake.tables import Tables
 from lake.writer import OP, Guard
 from pipeline.current import merging
 from pipeline.current import tail as tail_module
-from pipeline.current.merging import Base, MergeBeside, MergeHere
+from pipeline.current.merging import MergeBeside, MergedBase, MergeHere
 from pipeline.current.tables import CurrentTables
 from pipeline.current.tail import FoldPolicy, TailTables
 from tests.support.lake.folding import (
@@ -178,7 +178,7 @@ def test_what_cannot_be_merged_is_an_error_and_the_child_goes_on(
 def test_errors_pass_the_border(
     error: Exception, kind: type[PenstockError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(self: MergeHere, *args: object) -> Base:
+    def failing(self: MergeHere, *args: object) -> MergedBase:
         raise error
 
     monkeypatch.setattr(MergeHere, "__call__", failing)

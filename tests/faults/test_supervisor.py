@@ -17,8 +17,8 @@ import pytest
 from apps.accounts import of_parts
 from kernel.errors import InvalidRequest, NotFound, Unavailable
 from stack import control, logs
-from stack.plan import Part, Plan, Probe, Step
-from stack.planning import Options
+from stack.plan import Part, Probe, StackPlan, Step
+from stack.planning import UpOptions
 from stack.status import parts
 from stack.status import status as status_of
 from tests.faults.dummy import QUICK, Bench, bench
@@ -205,7 +205,7 @@ def test_parts_that_are_late_are_told_with_cause_log_and_command(
         stack.part("slow", says="again", gate=never, start_timeout_s=0.3, grace_s=0.1),
     )
     patient = replace(QUICK, cap=1_000, base_s=0.01)
-    plan = Plan(parts=parts_of_all_kinds, restarts=patient, health_pause_s=0.05)
+    plan = StackPlan(parts=parts_of_all_kinds, restarts=patient, health_pause_s=0.05)
     control.launch(stack.workspace, plan)
     until(lambda: stack.states().get("slow", {}).get("restarts", 0) != 0, "it was given up once")
     until(lambda: stack.states()["fine"]["state"] == "ready", "another one is ready")
@@ -272,7 +272,7 @@ def test_a_second_up_attaches(stack: Bench) -> None:
 
 def test_two_at_the_same_moment_share_one_supervisor(stack: Bench) -> None:
     part = stack.part("part")
-    options = Options(parts=(), extra=lambda ports, env: [part])
+    options = UpOptions(parts=(), extra=lambda ports, env: [part])
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: control.up(stack.root, options), range(4)))
     assert stack.events() == [("started", "part"), ("serving", "part")]
@@ -344,7 +344,7 @@ def test_a_step_that_fails_is_the_reason(stack: Bench) -> None:
 
 
 def test_endpoints_are_there_while_it_runs(stack: Bench) -> None:
-    plan = Plan(parts=(stack.part("part"),), endpoints={"service.port": 1}, restarts=QUICK)
+    plan = StackPlan(parts=(stack.part("part"),), endpoints={"service.port": 1}, restarts=QUICK)
     control.launch(stack.workspace, plan)
     assert control.wait_ready(stack.workspace, plan, timeout_s=20) == {"service.port": 1}
     assert stack.workspace.endpoints_file.stat().st_mode & 0o077 == 0
@@ -370,16 +370,16 @@ def test_a_plan_that_cannot_be_ordered_is_refused(
 ) -> None:
     parts = [Part(name=name, argv=("true",), needs=need) for name, need in needs.items()]
     with pytest.raises(InvalidRequest, match=complaint):
-        Plan(parts=tuple(parts))
+        StackPlan(parts=tuple(parts))
 
 
 def test_a_plan_survives_its_file(stack: Bench) -> None:
     part = stack.part("part")
-    plan = Plan(
+    plan = StackPlan(
         parts=(Part(name="x", argv=("a", "b"), steps=(Step(argv=("c",), creates="d"),)), part),
         endpoints={"a.b": "c", "d.e": 1},
     )
-    assert Plan.from_json(plan.to_json()) == plan
+    assert StackPlan.from_json(plan.to_json()) == plan
 
 
 def test_the_bench_sees_the_living(stack: Bench) -> None:

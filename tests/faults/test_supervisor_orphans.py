@@ -16,8 +16,8 @@ import pytest
 
 from kernel.errors import EXIT_CONFLICT, Conflict, exit_code
 from stack import control
-from stack.plan import Part, Plan
-from stack.planning import Options
+from stack.plan import Part, StackPlan
+from stack.planning import UpOptions
 from tests.faults.dummy import Bench, alive, bench
 from tests.support.services.waiting import until
 
@@ -70,7 +70,7 @@ def test_after_a_killed_supervisor_the_next_up_waits_for_the_old_parts(stack: Be
     os.kill(supervisor_pid(stack), signal.SIGKILL)
     until(lambda: stack.workspace.supervisor_pid() is None, "the supervisor is gone")
     said: list[str] = []
-    control.up(stack.root, Options(parts=(), extra=lambda ports, env: [part]), said.append)
+    control.up(stack.root, UpOptions(parts=(), extra=lambda ports, env: [part]), said.append)
     assert not alive(old)
     assert stack.events() == [
         ("started", "slow"),
@@ -84,7 +84,7 @@ def test_after_a_killed_supervisor_the_next_up_waits_for_the_old_parts(stack: Be
 
 def test_an_up_that_meets_a_dying_supervisor_starts_anew(stack: Bench) -> None:
     part = stack.part("part")
-    options = Options(parts=(), extra=lambda ports, env: [part])
+    options = UpOptions(parts=(), extra=lambda ports, env: [part])
     for _ in range(5):
         control.up(stack.root, options)
         os.kill(supervisor_pid(stack), signal.SIGKILL)
@@ -170,7 +170,7 @@ def test_kill_9_in_the_foreground_leaves_nothing(stack: Bench) -> None:
 def test_the_foreground_does_not_clash_with_a_running_stack(stack: Bench) -> None:
     stack.up(stack.part("part"))
     with pytest.raises(Conflict, match="runs already") as caught:
-        control.up_foreground(stack.root, Options(parts=()))
+        control.up_foreground(stack.root, UpOptions(parts=()))
     assert exit_code(caught.value) == EXIT_CONFLICT
     assert stack.states()["part"]["state"] == "ready"
 
@@ -186,7 +186,7 @@ def test_ctrl_c_while_waiting_stops_what_was_started(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        control.up(stack.root, Options(parts=(), extra=lambda ports, env: [part]), interrupt)
+        control.up(stack.root, UpOptions(parts=(), extra=lambda ports, env: [part]), interrupt)
     assert not stack.living()
     assert stack.workspace.supervisor_pid() is None
 
@@ -201,5 +201,5 @@ def test_the_supervisor_itself_leaves_no_zombie(stack: Bench) -> None:
 
 def give(stack: Bench) -> None:
     """Write the parts of a foreground run to a file."""
-    plan = Plan(parts=(stack.part("base"), stack.part("top", "base", offspring=1)))
+    plan = StackPlan(parts=(stack.part("base"), stack.part("top", "base", offspring=1)))
     (stack.root / "given.json").write_text(plan.to_json())

@@ -12,7 +12,7 @@ import pytest
 from apps.capture import capture_site
 from apps.settings import Settings
 from cdc import capture
-from cdc.capture import Access
+from cdc.capture import SourceAccess
 from cdc.connectors import replication_name
 from cdc.database import connected
 from cdc.replication import drop_slot, slot
@@ -99,7 +99,10 @@ def test_a_role_without_rights(source: Prepare) -> None:
         weak = psycopg.conninfo.make_conninfo(made.dsn, user="weak", password="weak")
         with pytest.raises(Misconfigured) as error:
             capture.ensure(
-                made.source, Access(dsn=weak), capture_site(made.settings).placement, made.connect
+                made.source,
+                SourceAccess(dsn=weak),
+                capture_site(made.settings).placement,
+                made.connect,
             )
         assert "REPLICATION is required" in error.value.message
         assert 'ALTER ROLE "weak" REPLICATION' in error.value.remedy
@@ -115,7 +118,7 @@ def test_a_database_that_does_not_answer(source: Prepare) -> None:
     away = psycopg.conninfo.make_conninfo(made.dsn, port="1")
     with pytest.raises(Unavailable, match=r"does not answer at 127\.0\.0\.1:1/"):
         capture.ensure(
-            made.source, Access(dsn=away), capture_site(made.settings).placement, made.connect
+            made.source, SourceAccess(dsn=away), capture_site(made.settings).placement, made.connect
         )
 
 

@@ -18,7 +18,7 @@ from lake.tables import Tables
 from pipeline.commit.quarantine import open_records
 from pipeline.decode.records import Decoder
 from pipeline.executor import Executor
-from pipeline.installs.install_book import DECODE, WAIVE, Entry, InstallBook
+from pipeline.installs.install_book import DECODE, WAIVE, InstallBook, InstallEntry
 from projections.serve.quarantined_records import places_of
 from schemas.registry import ConfluentRegistry, SchemaLookup
 from tests.support.sources.mirroring import Mirror, mirrored
@@ -102,7 +102,7 @@ def decide(bank: Mirror, kind: str) -> None:
     for topic in topics:
         own = waiting.filter([name == topic for name in waiting["topic"].to_pylist()])
         detail = {"places": places_of(own.to_pylist()), "by": "a test", "reason": "tried"}
-        entry = Entry(kind=kind, id=topic, source=bank.name, detail=detail)
+        entry = InstallEntry(kind=kind, id=topic, source=bank.name, detail=detail)
         InstallBook(bank.lake, Tables()).put([entry])
 
 

@@ -24,7 +24,7 @@ from replay.build import Builder
 from replay.cancel import cancel
 from replay.generations import generation_name
 from replay.planning import plan_replay
-from replay.progress import Progress
+from replay.progress import BuildProgress
 from replay.subject import subject_of
 from replay.swap import rollback, swap
 from replay.verify import verify
@@ -50,7 +50,7 @@ def _harmless_afterwards() -> object:
     failpoints.disarm()
 
 
-def builder(small: SmallLake, report: Callable[[Progress], None] | None = None) -> Builder:
+def builder(small: SmallLake, report: Callable[[BuildProgress], None] | None = None) -> Builder:
     return Builder(
         small.spark,
         small.site,
@@ -209,9 +209,9 @@ def test_a_crash_after_the_build_leaves_the_live_generation_alone(small: SmallLa
 
 def test_a_build_that_is_cancelled_stops_and_removes_its_files(small: SmallLake) -> None:
     fill(small, "latest", epochs=1)
-    seen: list[Progress] = []
+    seen: list[BuildProgress] = []
 
-    def cancel_it(progress: Progress) -> None:
+    def cancel_it(progress: BuildProgress) -> None:
         if not seen:
             cancel(small.site, "latest")
         seen.append(progress)

@@ -25,7 +25,7 @@ from replay.book import Replay, ReplayBook, State
 from replay.build import Builder
 from replay.generations import generation_name
 from replay.planning import plan_replay
-from replay.progress import Progress
+from replay.progress import BuildProgress
 from replay.slices import build_of
 from replay.subject import Site, subject_of
 from replay.swap import swap
@@ -50,7 +50,7 @@ def _harmless_afterwards() -> Iterator[None]:
 
 
 def builder(
-    spark: SparkSession, site: Site, report: Callable[[Progress], None] = lambda _: None
+    spark: SparkSession, site: Site, report: Callable[[BuildProgress], None] = lambda _: None
 ) -> Builder:
     return Builder(spark, site, report, record_every_s=0.0, abandoned_after=timedelta(0))
 
@@ -92,7 +92,7 @@ def test_a_build_whose_last_slice_fails_goes_on_once_its_query_is_mended(
     with pytest.raises(Conflict, match="may be others than those of the slices that are there"):
         builder(small.spark, small.site).resume("latest", text=other)
     assert newest(small.lake, "latest").state is State.STOPPED
-    seen: list[Progress] = []
+    seen: list[BuildProgress] = []
     mended = dividing(flight, "try_divide(delay, {divisor})")
     done = builder(small.spark, small.site, seen.append).resume("latest", text=mended)
     assert (done.state, done.generation, done.text) == (State.BUILT, 2, mended)
@@ -219,7 +219,7 @@ def test_a_disk_that_fills_up_stops_a_build_that_goes_on_when_there_is_room(
         before = small.rows("projection/latest")
         filler: list[Path] = []
 
-        def full(progress: Progress) -> None:
+        def full(progress: BuildProgress) -> None:
             if progress.slice == 2 and not filler:
                 filler.append(fill_disk(disk, leave_bytes=8192))
 
@@ -227,7 +227,7 @@ def test_a_disk_that_fills_up_stops_a_build_that_goes_on_when_there_is_room(
             builder(spark, small.site, full).build("latest", slices=SLICES)
         assert small.rows("projection/latest") == before
         os.unlink(filler[0])
-        seen: list[Progress] = []
+        seen: list[BuildProgress] = []
         done = builder(spark, small.site, seen.append).resume("latest")
         assert done.state is State.BUILT
         assert min(each.slice for each in seen) >= 1

@@ -24,7 +24,7 @@ from replay.build import Builder
 from replay.course import Report
 from replay.generations import generation_name
 from replay.planning import plan_replay
-from replay.progress import Progress
+from replay.progress import BuildProgress
 from replay.slices import build_of
 from replay.swap import swap
 from replay.verify import verify
@@ -186,7 +186,7 @@ def test_p6_a_build_from_a_savepoint_that_died_goes_on_and_repairs_what_broke_si
     assert begun.slicing.slices > 1
     with pytest.raises(Conflict, match="by another query or other options"):
         builder(small).build("latest")
-    seen: list[Progress] = []
+    seen: list[BuildProgress] = []
     done = builder(small, seen.append).build("latest", start=BEFORE)
     assert (done.generation, done.state, done.epoch) == (2, State.BUILT, 3)
     assert {each.slice for each in seen} <= {*range(begun.done, begun.slicing.slices + 1)}

@@ -18,7 +18,7 @@ from replay.book import Replay, ReplayBook, State
 from replay.build import Builder
 from replay.cancel import cancel
 from replay.generations import generation_name
-from replay.progress import Progress
+from replay.progress import BuildProgress
 from replay.slices import build_of
 from replay.swap import swap
 from replay.verify import verify
@@ -48,7 +48,7 @@ def _harmless_afterwards() -> Iterator[None]:
 
 def builder(
     small: SmallLake,
-    report: Callable[[Progress], None] = lambda _: None,
+    report: Callable[[BuildProgress], None] = lambda _: None,
     *,
     abandoned_after: float = 0,
     **options: int,
@@ -82,7 +82,7 @@ def slices_done(small: SmallLake, name: str) -> int:
 )
 def test_p6_a_build_in_slices_equals_what_was_kept_and_goes_on(small: SmallLake, name: str) -> None:
     fill(small, name)
-    seen: list[Progress] = []
+    seen: list[BuildProgress] = []
     built = builder(small, seen.append).build(name, slices=3)
     assert (built.state, built.epoch) == (State.BUILT, 2)
     assert seen[-1].slice == seen[-1].slices == built.detail["slices"]
@@ -118,7 +118,7 @@ def test_p6_a_build_that_died_goes_on_by_the_same_command(small: SmallLake, fail
     assert newest(small, "latest").state is State.BUILDING
     with pytest.raises(Conflict, match="is being built"):
         builder(small, abandoned_after=60).build("latest")
-    seen: list[Progress] = []
+    seen: list[BuildProgress] = []
     built = builder(small, seen.append).build("latest")
     assert (built.generation, built.state) == (2, State.BUILT)
     # Finished slices are not computed again: the count goes on from them.
@@ -132,7 +132,7 @@ def test_p6_a_build_that_died_goes_on_by_the_same_command(small: SmallLake, fail
 def test_a_build_pauses_after_its_slice_and_is_resumed(small: SmallLake) -> None:
     fill(small, "latest")
 
-    def pause_it(progress: Progress) -> None:
+    def pause_it(progress: BuildProgress) -> None:
         if progress.slice == 1 and newest(small, "latest").state is State.BUILDING:
             ReplayBook(small.lake, Tables()).pause("latest")
 
@@ -156,7 +156,7 @@ def test_a_build_that_was_resumed_elsewhere_leaves_the_files_to_the_other(
     fill(small, "latest")
     failpoints.arm(failpoints.REPLAY_AFTER_SLICE, "hold")
 
-    def resumed(_: Progress) -> None:
+    def resumed(_: BuildProgress) -> None:
         if newest(small, "latest").detail["claim"] != "another":
             paused = ReplayBook(small.lake, Tables()).pause("latest")
             now = paused.now(State.BUILDING, detail={**paused.detail, "claim": "another"})

@@ -23,7 +23,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from cdc.connect import ConnectClient
 from stack import control, status
 from stack.plan import LOCAL_PARTS
-from stack.planning import Options
+from stack.planning import UpOptions
 from stack.status import status as status_of
 from stack.workspace import Workspace
 from tests.support.services.port_blocks import PortBlock
@@ -43,7 +43,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     workspace = home / "my clone" / "work"
     # Taken beforehand: the stack has to make way.
     with socket.create_server(("127.0.0.1", BASE + 2)):
-        control.up(workspace, Options(port_base=BASE, parts=LOCAL_PARTS))
+        control.up(workspace, UpOptions(port_base=BASE, parts=LOCAL_PARTS))
     yield workspace
     control.reset(workspace)
     assert stat.S_IMODE(home.stat().st_mode) == 0o700
@@ -130,4 +130,4 @@ def test_a_killed_supervisor_leaves_no_server_and_up_brings_all_back(
     ]
     os.kill(supervisor, signal.SIGKILL)
     until(lambda: not any(map(psutil.Process.is_running, servers)), "all servers have ended")
-    assert control.up(root, Options(port_base=BASE, parts=LOCAL_PARTS)) == endpoints
+    assert control.up(root, UpOptions(port_base=BASE, parts=LOCAL_PARTS)) == endpoints

@@ -17,7 +17,7 @@ from apps.settings import Settings
 from kernel.errors import Conflict, Misconfigured, Unavailable
 from stack import control, status
 from stack.plan import LOCAL_PARTS
-from stack.planning import Options
+from stack.planning import UpOptions
 from stack.workspace import Workspace
 from tests.support.services.port_blocks import PortBlock
 from tests.support.services.waiting import until
@@ -109,18 +109,18 @@ def test_connect_has_the_plugins_that_capture_needs(endpoints: dict[str, Any]) -
 
 def test_a_second_up_attaches_and_keeps_the_ports(root: Path, endpoints: dict[str, Any]) -> None:
     before = status.status(root)
-    again = control.up(root, Options(port_base=PortBlock.WARM, parts=LOCAL_PARTS, offline=True))
+    again = control.up(root, UpOptions(port_base=PortBlock.WARM, parts=LOCAL_PARTS, offline=True))
     assert again == endpoints
     assert status.status(root)["supervisor"] == before["supervisor"]
 
 
 def test_another_database_for_a_running_stack_is_refused(root: Path) -> None:
     with pytest.raises(Conflict, match="another PostgreSQL"):
-        control.up(root, Options(port_base=BASE, postgres_dsn="postgresql://127.0.0.1:1/other"))
+        control.up(root, UpOptions(port_base=BASE, postgres_dsn="postgresql://127.0.0.1:1/other"))
 
 
 def test_a_postgres_of_ones_own_serves_instead(tmp_path: Path, endpoints: dict[str, Any]) -> None:
-    options = Options(
+    options = UpOptions(
         port_base=BASE + 100,
         parts=("postgres", "registry"),
         postgres_dsn=endpoints["postgres.dsn"],
@@ -137,7 +137,7 @@ def test_a_postgres_of_ones_own_serves_instead(tmp_path: Path, endpoints: dict[s
 
 def test_a_database_that_does_not_answer_is_named_without_its_password(tmp_path: Path) -> None:
     dsn = "postgresql://me:secret@127.0.0.1:9/x"
-    options = Options(port_base=BASE + 200, parts=("registry",), postgres_dsn=dsn)
+    options = UpOptions(port_base=BASE + 200, parts=("registry",), postgres_dsn=dsn)
     with pytest.raises(Unavailable, match=r"127\.0\.0\.1:9 does not answer") as caught:
         control.up(tmp_path, options)
     assert "secret" not in caught.value.message
@@ -145,7 +145,7 @@ def test_a_database_that_does_not_answer_is_named_without_its_password(tmp_path:
 
 def test_a_registry_without_a_database_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Misconfigured, match="there is none") as caught:
-        control.up(tmp_path, Options(port_base=BASE + 300, parts=("registry",)))
+        control.up(tmp_path, UpOptions(port_base=BASE + 300, parts=("registry",)))
     assert "--postgres DSN" in caught.value.remedy
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from eventstore.postgres.identity import renew_id
 from eventstore.postgres.restoring import Contents, Restored
-from eventstore.recovery.comparison import Report, compare
+from eventstore.recovery.comparison import RecoveryReport, compare
 from eventstore.recovery.copy_lines import CopyLines
 from eventstore.recovery.dump import export
 from eventstore.recovery.events import FolderEvents, LakeEvents, StoreEvents
@@ -135,8 +135,8 @@ def rebuilt(events: StoreEvents, dsn: str, *, copies: int = 3) -> Restored:
     return asyncio.run(rebuild(events, dsn, copies=copies))
 
 
-def compared(events: StoreEvents, dsn: str, lake: Path) -> Report:
-    async def inside() -> Report:
+def compared(events: StoreEvents, dsn: str, lake: Path) -> RecoveryReport:
+    async def inside() -> RecoveryReport:
         async with StoredEvents.open(dsn, str(lake)) as stored:
             return await compare(events, stored)
 

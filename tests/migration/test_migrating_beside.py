@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from eventstore.postgres import migrate as migrate_module
-from eventstore.postgres.migrate import Migration, Patience, migrate, migrations
+from eventstore.postgres.migrate import Migration, MigrationPatience, migrate, migrations
 from eventstore.postgres.store import PostgresEventStore
 from kernel.errors import Unavailable
 from tests.contracts.events import request, to
@@ -34,7 +34,7 @@ CREATE INDEX CONCURRENTLY events_time ON es.events (recorded_at);
 )
 
 
-def migrated(dsn: str, step: Migration, patience: Patience) -> list[str]:
+def migrated(dsn: str, step: Migration, patience: MigrationPatience) -> list[str]:
     return asyncio.run(migrate(dsn, (*migrations(), step), patience=patience))
 
 
@@ -58,11 +58,14 @@ def valid(dsn: str) -> dict[str, bool]:
 
 @pytest.mark.parametrize(
     "patience",
-    [Patience(behind=timedelta(milliseconds=1)), Patience(behind=timedelta(milliseconds=500))],
+    [
+        MigrationPatience(behind=timedelta(milliseconds=1)),
+        MigrationPatience(behind=timedelta(milliseconds=500)),
+    ],
     ids=["a reader that has read for longer", "a reader that has just begun"],
 )
 def test_a_migration_gives_up_behind_a_reader_and_names_it(
-    postgres_dsn: str, patience: Patience
+    postgres_dsn: str, patience: MigrationPatience
 ) -> None:
     with psycopg.connect(postgres_dsn, application_name="backup") as reader:
         reader.execute("SELECT count(*) FROM es.events").fetchall()
@@ -70,7 +73,7 @@ def test_a_migration_gives_up_behind_a_reader_and_names_it(
             migrated(postgres_dsn, COLUMN, patience)
         assert f"pg_terminate_backend({reader.info.backend_pid})" in caught.value.remedy
         assert appended(postgres_dsn) == 1
-    assert migrated(postgres_dsn, COLUMN, Patience()) == [COLUMN.name]
+    assert migrated(postgres_dsn, COLUMN, MigrationPatience()) == [COLUMN.name]
 
 
 def test_a_migration_does_not_queue_for_a_table_behind_a_long_reader(
@@ -85,7 +88,7 @@ def test_a_migration_does_not_queue_for_a_table_behind_a_long_reader(
     with psycopg.connect(postgres_dsn) as reader:
         reader.execute("SELECT count(*) FROM es.events").fetchall()
         with pytest.raises(Unavailable, match=COLUMN.name):
-            migrated(postgres_dsn, COLUMN, Patience(behind=timedelta(0)))
+            migrated(postgres_dsn, COLUMN, MigrationPatience(behind=timedelta(0)))
 
 
 def test_an_index_is_built_beside_writers_and_anew_when_it_was_left_invalid(
@@ -95,10 +98,10 @@ def test_an_index_is_built_beside_writers_and_anew_when_it_was_left_invalid(
         reader.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         reader.execute("SELECT 1")
         with pytest.raises(Unavailable, match=rf"{INDEXES.name}: session .*backup"):
-            migrated(postgres_dsn, INDEXES, Patience(beside=LITTLE))
+            migrated(postgres_dsn, INDEXES, MigrationPatience(beside=LITTLE))
         assert valid(postgres_dsn) == {"events_schema": False}
         assert appended(postgres_dsn) == 1
-    assert migrated(postgres_dsn, INDEXES, Patience()) == [INDEXES.name]
+    assert migrated(postgres_dsn, INDEXES, MigrationPatience()) == [INDEXES.name]
     assert valid(postgres_dsn) == {"events_schema": True, "events_time": True}
 
 
@@ -106,7 +109,7 @@ def test_who_waits_for_another_migration_is_told_so(postgres_dsn: str) -> None:
     with psycopg.connect(postgres_dsn) as other:
         other.execute("SELECT pg_advisory_lock(7305801001)")
         with pytest.raises(Unavailable, match="another service migrates"):
-            migrated(postgres_dsn, COLUMN, Patience(turn=LITTLE))
+            migrated(postgres_dsn, COLUMN, MigrationPatience(turn=LITTLE))
 
 
 def test_every_index_is_in_the_order_of_bytes(postgres_dsn: str) -> None:

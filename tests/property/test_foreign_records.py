@@ -25,7 +25,7 @@ from lake.tables import Tables
 from pipeline.arrive.arrival import Arrival, sort_out
 from pipeline.commit.quarantine import open_records
 from pipeline.decode.records import decode, row_of
-from pipeline.installs.install_book import DECODE, Entry, InstallBook
+from pipeline.installs.install_book import DECODE, InstallBook, InstallEntry
 from pipeline.position.progress import Progress
 from projections.serve.quarantined_records import places_of
 from schemas.records import KafkaRecord
@@ -200,7 +200,7 @@ def test_a_record_that_can_be_read_later_replaces_no_event(lake: Lake, comes: bo
     waiting = open_records(lake, Tables(), [])
     assert waiting is not None
     detail = {"places": places_of(waiting.to_pylist()), "by": "a test", "reason": "tried"}
-    entry = Entry(kind=DECODE, id="events.order", source="store", detail=detail)
+    entry = InstallEntry(kind=DECODE, id="events.order", source="store", detail=detail)
     InstallBook(lake, Tables()).put([entry])
     told.epoch()
     told.bring()

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eventstore.groups.model import Entry, Parked, Terms
+from eventstore.groups.model import GroupEntry, Parked, Terms
 from eventstore.groups.rules import Round
 from kernel.positions import Position, Version
 from schemas.records import RecordedEvent
@@ -56,7 +56,7 @@ class Stored:
     events: list[RecordedEvent]
     now: datetime = START
     scanned: int = 0
-    entries: dict[int, Entry] = field(default_factory=dict)
+    entries: dict[int, GroupEntry] = field(default_factory=dict)
     parked: dict[int, Parked] = field(default_factory=dict)
     acked: set[int] = field(default_factory=set)
     first_given: list[int] = field(default_factory=list)
@@ -74,7 +74,7 @@ class Stored:
         assert done.parked == len(self.parked) <= TERMS.max_parked
         assert len(self.entries) <= 2 * TERMS.look_ahead
 
-    def give(self, consumer: str, limit: int, *, heard: bool = True) -> list[Entry]:
+    def give(self, consumer: str, limit: int, *, heard: bool = True) -> list[GroupEntry]:
         done = self.round()
         done.settle()
         per_stream = 1 + limit % 3
@@ -90,7 +90,7 @@ class Stored:
             self._check(entry, {each.position for each in out})
         return out if heard else []
 
-    def _check(self, entry: Entry, together: set[int]) -> None:
+    def _check(self, entry: GroupEntry, together: set[int]) -> None:
         assert entry.position not in self.acked, "given again after its ack was answered"
         assert entry.deliveries <= TERMS.max_deliveries
         earlier = {
@@ -123,7 +123,7 @@ class Stored:
         room = 2 * TERMS.look_ahead - len(self.entries)
         for position in sorted(self.parked)[:room]:
             each = self.parked.pop(position)
-            self.entries[position] = Entry(
+            self.entries[position] = GroupEntry(
                 position=each.position, event_id=each.event_id, stream=each.stream, due_at=self.now
             )
 

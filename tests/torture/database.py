@@ -11,7 +11,7 @@ from typing import Protocol
 
 from stack import control
 from stack.plan import Restarts
-from stack.planning import Options, make_plan
+from stack.planning import UpOptions, make_plan
 from stack.workspace import Workspace
 
 _READY_S = 120.0
@@ -50,7 +50,7 @@ def stack_database(folder: Path, report: Callable[[str], None]) -> Iterator[Stac
     control.reset(folder)
     workspace = Workspace.at(folder)
     workspace.make()
-    options = Options(parts=("postgres",), wanted_ports={"postgres": free_port()})
+    options = UpOptions(parts=("postgres",), wanted_ports={"postgres": free_port()})
     plan = replace(make_plan(workspace, options, report), restarts=_RESTARTS)
     try:
         control.launch(workspace, plan)

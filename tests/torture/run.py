@@ -22,7 +22,7 @@ import orjson
 from eventstore.postgres.migrate import migrate
 from eventstore.postgres.schema_cache import PostgresSchemaCache
 from eventstore.postgres.store import PostgresEventStore
-from eventstore.verification.anomalies import Report
+from eventstore.verification.anomalies import HistoryReport
 from eventstore.verification.checker import HistoryChecker
 from eventstore.verification.history import MAX_PROCESS, Seen
 from eventstore.verification.readers import ReaderWatch
@@ -53,7 +53,7 @@ class Verdict:
 
     options: Options
     board: Board
-    report: Report
+    report: HistoryReport
     starts: int
     judging_s: float
 

@@ -19,9 +19,9 @@ from eventstore.verification.checker import HistoryChecker
 from eventstore.verification.history import (
     VERSION_CONFLICT,
     Accepted,
-    Operation,
+    AppendOperation,
     Outcome,
-    Refused,
+    RefusedAppend,
     Unknown,
     Write,
     event_id,
@@ -81,13 +81,13 @@ class TransactingWriter:
                 self._workload.learn(outcome)
                 self._board.acknowledge(write.count, begun)
                 self._board.answers["committed in SQL"] += 1
-            case Refused(by=by):
+            case RefusedAppend(by=by):
                 self._workload.forget(write.stream)
                 self._board.answers[f"{by} in SQL"] += 1
             case Unknown():
                 self._board.answers["unknown in SQL"] += 1
         self._checker.operation(
-            Operation(
+            AppendOperation(
                 process=self._workload.process,
                 invoked_ns=invoked_ns,
                 completed_ns=time.monotonic_ns(),
@@ -111,19 +111,19 @@ class TransactingWriter:
                 await asyncio.sleep(self._rng.random() * self._options.delay_s)
                 if not keeps:
                     await connection.rollback()
-                    return Refused(by="rolled back")
+                    return RefusedAppend(by="rolled back")
                 committing = True
                 await connection.commit()
             except VersionConflict:
                 await self._leave()
-                return Refused(by=VERSION_CONFLICT)
+                return RefusedAppend(by=VERSION_CONFLICT)
             except (Overloaded, Unavailable, psycopg.Error):
                 await self._leave()
                 dangling |= committing
             else:
                 return Accepted(answers=appended.appends)
             if time.monotonic() - begun > self._options.patience_s or not keeps:
-                return Unknown() if dangling else Refused(by="unavailable")
+                return Unknown() if dangling else RefusedAppend(by="unavailable")
             await asyncio.sleep(_AGAIN_S)
 
     def _events(self, write: Write, tags: tuple[str, ...]) -> list[EncodedEvent]:

@@ -15,9 +15,9 @@ from eventstore.verification.checker import HistoryChecker
 from eventstore.verification.history import (
     VERSION_CONFLICT,
     Accepted,
-    Operation,
+    AppendOperation,
     Outcome,
-    Refused,
+    RefusedAppend,
     Unknown,
 )
 from kernel.positions import Position, Version
@@ -75,14 +75,14 @@ class Writer:
                 self._workload.learn(outcome)
                 self._board.acknowledge(request.events, begun)
                 self._board.answers["accepted"] += 1
-            case Refused(by=by):
+            case RefusedAppend(by=by):
                 self._board.answers[by] += 1
                 for write in request.writes:
                     self._workload.forget(write.stream)
             case Unknown():
                 self._board.answers["unknown"] += 1
         self._checker.operation(
-            Operation(
+            AppendOperation(
                 process=self._workload.process,
                 invoked_ns=invoked_ns,
                 completed_ns=completed_ns,
@@ -132,7 +132,7 @@ class _Asking:
                 if answer.status_code != 429:
                     self._fleet.failed(service)
             if time.monotonic() > deadline:
-                return Unknown() if self._dangling else Refused(by="unavailable")
+                return Unknown() if self._dangling else RefusedAppend(by="unavailable")
             await asyncio.sleep(_AGAIN_S)
 
     def _judged(self, answer: httpx.Response) -> Outcome | None:
@@ -143,7 +143,7 @@ class _Asking:
         kind = str(document.get("type"))
         self._board.answers[f"{answer.status_code} {kind}"] += 1
         if answer.status_code in _REFUSALS:
-            return Refused(by=kind) if self._final(kind) else Unknown()
+            return RefusedAppend(by=kind) if self._final(kind) else Unknown()
         # Anything but these may have been committed before it failed.
         self._dangling |= kind not in ("overloaded", "unavailable", "storage-full")
         return None

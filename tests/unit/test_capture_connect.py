@@ -19,7 +19,7 @@ from cdc.connect import (
 )
 from cdc.connectors import (
     CaptureConnector,
-    Database,
+    ConnectorDatabase,
     OutboxConnector,
     Placement,
     masked,
@@ -28,7 +28,7 @@ from cdc.connectors import (
 from cdc.options import TableOptions
 from kernel.errors import InvalidRequest, Misconfigured, NotFound, Unavailable
 
-DATABASE = Database(host="db", port=5432, name="shop", user="capture", password="secret")
+DATABASE = ConnectorDatabase(host="db", port=5432, name="shop", user="capture", password="secret")
 PLACEMENT = Placement(
     workspace="local", topic_prefix="p.", partitions=3, registry_url="http://registry/"
 )

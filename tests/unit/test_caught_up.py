@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from apps import caught_up, settings
-from apps.caught_up import Behind, CaughtUp, Goal, StoreHeads, Waiting
+from apps.caught_up import Behind, CaughtUpEpoch, Goal, StoreHeads, Waiting
 from kernel.positions import Lsn
 from lake.layout import Lake
 from projections.run.catalog import LIVE, PAUSED, PROJECTION, Entry
@@ -39,7 +39,7 @@ def waiting(made: HandMade, *, head: int = 3, cuts: Mapping[str, Lsn] | None = N
     return Waiting(settings=found, goal=goal, heads=heads)
 
 
-def missing(found: CaughtUp | Behind) -> list[str]:
+def missing(found: CaughtUpEpoch | Behind) -> list[str]:
     assert isinstance(found, Behind)
     return [each.split(":")[0] for each in found.missing]
 
@@ -53,7 +53,7 @@ def test_an_empty_lake_is_behind(made: HandMade) -> None:
 
 def test_where_nothing_was_recorded_there_is_nothing_to_wait_for(made: HandMade) -> None:
     found = waiting(made, head=0).look()
-    assert isinstance(found, CaughtUp)
+    assert isinstance(found, CaughtUpEpoch)
     assert (found.epoch, found.head) == (0, 0)
 
 
@@ -68,7 +68,7 @@ def test_every_step_is_waited_for_and_named(made: HandMade) -> None:
     assert missing(wait.look()) == ["projection report"]
     made.run("report", words((1, "x")), 2)
     done = wait.look()
-    assert isinstance(done, CaughtUp)
+    assert isinstance(done, CaughtUpEpoch)
     assert (done.epoch, done.head) == (2, 3)
 
 
@@ -81,7 +81,7 @@ def test_records_of_an_external_topic_are_waited_for_and_named(made: HandMade) -
     assert found.missing == ("source pings: 5 records of topic t",)
     made.epoch(end={"t": {"0": 7, "1": 3}})
     made.derive({TYPED: words((1, "x"))}, 2)
-    assert isinstance(wait.look(), CaughtUp)
+    assert isinstance(wait.look(), CaughtUpEpoch)
 
 
 def test_what_comes_after_the_call_is_not_waited_for(made: HandMade) -> None:
@@ -90,7 +90,7 @@ def test_what_comes_after_the_call_is_not_waited_for(made: HandMade) -> None:
     assert missing(wait.look()) == ["typed tables"]
     made.epoch(head=4)
     made.derive({TYPED: words((1, "x"))}, 1)
-    assert isinstance(wait.look(), CaughtUp)
+    assert isinstance(wait.look(), CaughtUpEpoch)
 
 
 def test_a_paused_projection_is_not_waited_for(made: HandMade) -> None:
@@ -101,7 +101,7 @@ def test_a_paused_projection_is_not_waited_for(made: HandMade) -> None:
     assert missing(wait.look()) == ["projection report"]
     entry = entry_of(made.site, "report")
     made.deployed.put([replace(entry, status=PAUSED)])
-    assert isinstance(wait.look(), CaughtUp)
+    assert isinstance(wait.look(), CaughtUpEpoch)
 
 
 def test_a_sink_is_waited_for_and_named_with_what_stops_it(
@@ -134,4 +134,4 @@ def test_a_sink_is_waited_for_and_named_with_what_stops_it(
     )
     made.run("report", words((2, "y")), made.epoch(head=4))  # Later than the call.
     state["sinks"]["report"] |= {"version": 1, "error": None}
-    assert isinstance(wait.look(), CaughtUp)
+    assert isinstance(wait.look(), CaughtUpEpoch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import zipfile
 
-from cdc.connectors import CaptureConnector, Database, Placement
+from cdc.connectors import CaptureConnector, ConnectorDatabase, Placement
 from stack.connect import JAR
 from stack.connect.build import RELEASE, SOURCES
 
@@ -28,7 +28,7 @@ def test_it_runs_on_the_oldest_java() -> None:
 def test_connectors_name_classes_that_it_has() -> None:
     connector = CaptureConnector(
         source="s",
-        database=Database(host="h", port=1, name="d", user="u", password=""),
+        database=ConnectorDatabase(host="h", port=1, name="d", user="u", password=""),
         tables=("public.t",),
         placement=Placement(workspace="w", topic_prefix="", partitions=1, registry_url=""),
     )

@@ -10,7 +10,7 @@ import pytest
 from deltalake import write_deltalake
 
 from examples.flights import closing, freshness, workspace
-from examples.flights.narration import Check, Narration, Rate
+from examples.flights.narration import DemoCheck, Narration, Rate
 from kernel.errors import Conflict
 from lake.layout import Lake
 
@@ -54,8 +54,8 @@ def test_progress_without_a_terminal_is_a_plain_line_now_and_then() -> None:
 def test_a_failed_check_shows_what_speaks_against_it_and_is_kept() -> None:
     told = io.StringIO()
     narration = Narration(told)
-    narration.check(Check(title="good", holds=True, found="1 row", samples=("hidden",)))
-    bad = Check(title="bad", holds=False, found="2 rows", samples=("row 7 differs",))
+    narration.check(DemoCheck(title="good", holds=True, found="1 row", samples=("hidden",)))
+    bad = DemoCheck(title="bad", holds=False, found="2 rows", samples=("row 7 differs",))
     narration.check(bad)
     assert told.getvalue() == "    ok  good: 1 row\n    NO  bad: 2 rows\n        row 7 differs\n"
     assert narration.failures == [bad]

@@ -12,7 +12,7 @@ from lake.layout import Lake
 from lake.tables import Tables
 from lake.writer import OP, UPSERT, ArrowWriter, Guard
 from pipeline.current import tail as tail_module
-from pipeline.current.merging import Base, MergeHere
+from pipeline.current.merging import MergedBase, MergeHere
 from pipeline.current.tail import FoldPolicy, TailTables
 
 NAME = "current/shop.public.items"
@@ -75,7 +75,9 @@ def test_one_merge_that_met_a_busy_disk_tells_nothing_of_the_next(
     now, took, asked = [0.0], [0.3, 60.0, 60.0, 0.3], list[float]()
 
     class Timed(MergeHere):
-        def __call__(self, path: str, rows: pa.Table, guard: Guard, keys: tuple[str, ...]) -> Base:
+        def __call__(
+            self, path: str, rows: pa.Table, guard: Guard, keys: tuple[str, ...]
+        ) -> MergedBase:
             now[0] += took.pop(0)
             return super().__call__(path, rows, guard, keys)
 
@@ -130,7 +132,9 @@ class Slow(MergeHere):
         self.begun, self.go_on = threading.Event(), threading.Event()
         self.hurried = self.merged = 0
 
-    def __call__(self, path: str, rows: pa.Table, guard: Guard, keys: tuple[str, ...]) -> Base:
+    def __call__(
+        self, path: str, rows: pa.Table, guard: Guard, keys: tuple[str, ...]
+    ) -> MergedBase:
         self.begun.set()
         assert self.go_on.wait(60)
         self.merged += 1
@@ -143,7 +147,9 @@ class Slow(MergeHere):
 class Never(MergeHere):
     """Stands where ingest would merge by itself."""
 
-    def __call__(self, path: str, rows: pa.Table, guard: Guard, keys: tuple[str, ...]) -> Base:
+    def __call__(
+        self, path: str, rows: pa.Table, guard: Guard, keys: tuple[str, ...]
+    ) -> MergedBase:
         raise AssertionError("ingest merged by itself")
 
 

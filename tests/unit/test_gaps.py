@@ -11,7 +11,16 @@ from lake.layout import Lake
 from lake.tables import Tables
 from pipeline.installs.install_book import InstallBook, hold
 from pipeline.read import gaps
-from pipeline.read.gaps import Gap, Kept, Skip, Standing, gaps_of, kept_by, next_offsets, skips_of
+from pipeline.read.gaps import (
+    Gap,
+    KafkaContents,
+    ReadStanding,
+    Skip,
+    gaps_of,
+    kept_by,
+    next_offsets,
+    skips_of,
+)
 from pipeline.read.kafka_topics import KafkaTopics
 
 TOPIC = "shop.public.orders"
@@ -22,18 +31,20 @@ def at(offset: int) -> Mapping[str, Mapping[str, int]]:
 
 
 def found(after: int, first: int, end: int) -> dict[str, list[Gap]]:
-    return gaps_of(Standing(offsets=at(after)), Kept(first=at(first), ends=at(end)), "")
+    return gaps_of(
+        ReadStanding(offsets=at(after)), KafkaContents(first=at(first), ends=at(end)), ""
+    )
 
 
 def goes_on(after: int, skips: list[Skip]) -> Mapping[str, Mapping[str, int]]:
-    return next_offsets(Standing(offsets=at(after)), skips, {}).offsets
+    return next_offsets(ReadStanding(offsets=at(after)), skips, {}).offsets
 
 
 def test_what_was_read_may_expire() -> None:
     assert found(after=10, first=0, end=10) == {}
     assert found(after=10, first=10, end=10) == {}
     assert found(after=5, first=5, end=10) == {}
-    unread = gaps_of(Standing(offsets={}), Kept(first=at(7), ends=at(10)), "")
+    unread = gaps_of(ReadStanding(offsets={}), KafkaContents(first=at(7), ends=at(10)), "")
     assert unread == {}, "nothing was read of it: there is no gap"
 
 
@@ -72,7 +83,7 @@ def test_a_skip_covers_its_own_gap_and_no_later_one(lake: Lake) -> None:
     assert goes_on(4, skips) == at(4), "more is gone than the copy was asked for"
     assert goes_on(20, skips) == at(20)
     assert goes_on(25, skips) == at(25), "reading has moved on"
-    assert next_offsets(Standing(offsets={}), skips, {}).offsets == {}
+    assert next_offsets(ReadStanding(offsets={}), skips, {}).offsets == {}
 
 
 def test_a_skip_leads_into_the_topic_that_took_the_place_of_another(lake: Lake) -> None:
@@ -88,15 +99,15 @@ def test_a_skip_leads_into_the_topic_that_took_the_place_of_another(lake: Lake) 
 OLD, NEW, THIRD = (TopicId(name, 1) for name in ("old", "new", "third"))
 
 
-def known_as(topic: TopicId, after: int) -> Standing:
-    return Standing(offsets=at(after), topics={TOPIC: topic})
+def known_as(topic: TopicId, after: int) -> ReadStanding:
+    return ReadStanding(offsets=at(after), topics={TOPIC: topic})
 
 
-def has(topic: TopicId, *, first: int = 0, end: int = 100) -> Kept:
-    return Kept(first=at(first), ends=at(end), topics={TOPIC: topic})
+def has(topic: TopicId, *, first: int = 0, end: int = 100) -> KafkaContents:
+    return KafkaContents(first=at(first), ends=at(end), topics={TOPIC: topic})
 
 
-DELETED = Kept(first={}, ends={}, gone={TOPIC})
+DELETED = KafkaContents(first={}, ends={}, gone={TOPIC})
 
 
 def test_p9_a_topic_that_was_made_again_is_named_however_long_it_has_grown() -> None:
@@ -144,7 +155,7 @@ def test_p9_a_topic_that_is_gone_is_named_unless_its_table_is_captured_no_more(
     topic: str, named: bool
 ) -> None:
     """Without the topic of transactions no transaction of the source would ever be complete."""
-    read = Standing(offsets={topic: {"0": 50}}, topics={topic: OLD})
+    read = ReadStanding(offsets={topic: {"0": 50}}, topics={topic: OLD})
     kept = kept_by(Broker(), ".*", read, {"shop": {"public.orders"}}, "w.")
     source = "outbox" if topic == "w.events.order" else "shop"
     told = gaps.told(gaps_of(read, kept, "w."))
@@ -153,7 +164,7 @@ def test_p9_a_topic_that_is_gone_is_named_unless_its_table_is_captured_no_more(
 
 
 def test_partitions_that_are_added_are_no_gap() -> None:
-    wider = Kept(
+    wider = KafkaContents(
         first={TOPIC: {"0": 0, "1": 0}},
         ends={TOPIC: {"0": 60, "1": 5}},
         topics={TOPIC: TopicId("old", 2)},

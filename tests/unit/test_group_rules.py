@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from eventstore.groups.model import MAX_REASON_CHARS, Entry, Terms, check_consumer, check_name
+from eventstore.groups.model import MAX_REASON_CHARS, GroupEntry, Terms, check_consumer, check_name
 from eventstore.groups.rules import Round
 from kernel.errors import InvalidRequest, Overloaded
 from kernel.positions import Position
@@ -26,8 +26,8 @@ TERMS = Terms(
 ID = uuid.UUID(int=1)
 
 
-def out(position: int = 1, **changes: object) -> Entry:
-    entry = Entry(
+def out(position: int = 1, **changes: object) -> GroupEntry:
+    entry = GroupEntry(
         position=Position(position),
         event_id=uuid.UUID(int=position),
         stream=f"order-{position}",
@@ -38,7 +38,9 @@ def out(position: int = 1, **changes: object) -> Entry:
     return replace(entry, **changes)
 
 
-def round_of(*entries: Entry, after_s: float = 0, parked: int = 0, terms: Terms = TERMS) -> Round:
+def round_of(
+    *entries: GroupEntry, after_s: float = 0, parked: int = 0, terms: Terms = TERMS
+) -> Round:
     return Round(terms, entries=entries, parked=parked, now=START + timedelta(seconds=after_s))
 
 
@@ -186,7 +188,7 @@ def test_names_have_a_form() -> None:
             check_consumer(name)
 
 
-def one_stream(*deliveries: int, consumer: str | None = "a") -> list[Entry]:
+def one_stream(*deliveries: int, consumer: str | None = "a") -> list[GroupEntry]:
     """Return the first events of one stream, given together."""
     return [
         out(position, stream="order-1", deliveries=count, consumer=consumer)

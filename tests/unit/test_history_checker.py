@@ -16,7 +16,7 @@ from eventstore.verification.history import (
     MAX_PROCESS,
     VERSION_CONFLICT,
     Accepted,
-    Refused,
+    RefusedAppend,
     Seen,
     Unknown,
     author,
@@ -116,7 +116,7 @@ def beyond_what_was_appended(history: History) -> None:
 
 
 def refused_but_kept(history: History) -> None:
-    history.operations[7] = replace(history.operations[7], outcome=Refused())
+    history.operations[7] = replace(history.operations[7], outcome=RefusedAppend())
 
 
 def torn(history: History) -> None:
@@ -185,7 +185,7 @@ def unfounded_refusal(history: History) -> None:
     history.operations[2] = replace(
         history.operations[2],
         writes=(replace(write, stream="order-7"),),
-        outcome=Refused(by=VERSION_CONFLICT),
+        outcome=RefusedAppend(by=VERSION_CONFLICT),
     )
 
 
@@ -379,11 +379,13 @@ def test_long_readers_are_compared_at_every_thousand_positions() -> None:
 
 def test_refusals_that_name_no_cause_need_none() -> None:
     history = told()
-    history.operations[2] = replace(history.operations[2], outcome=Refused(by="overloaded"))
+    history.operations[2] = replace(history.operations[2], outcome=RefusedAppend(by="overloaded"))
     renumbered(history, 5, tags=())
-    history.operations[4] = replace(history.operations[4], outcome=Refused(by="overloaded"))
+    history.operations[4] = replace(history.operations[4], outcome=RefusedAppend(by="overloaded"))
     assert history.judged().clean
-    history.operations[4] = replace(history.operations[4], outcome=Refused(by=CONDITION_FAILED))
+    history.operations[4] = replace(
+        history.operations[4], outcome=RefusedAppend(by=CONDITION_FAILED)
+    )
     assert history.found() == {"UNFOUNDED_REFUSAL"}
 
 

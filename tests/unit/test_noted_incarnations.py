@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from cdc.slots import Server
+from cdc.slots import SourceServer
 from cdc.upkeep.noted_incarnations import (
     forget_incarnation,
     incarnation_of,
@@ -55,7 +55,7 @@ def test_a_source_that_was_removed_is_not_brought_back_by_who_looked_before(lake
 
 
 def test_a_slot_that_is_about_to_be_replaced_is_lost_before(lake: Lake) -> None:
-    server = Server(system="s", timeline=1, lsn=Lsn(5))
+    server = SourceServer(system="s", timeline=1, lsn=Lsn(5))
     renewing(lake, "new", server, "asked for")
     record_incarnation(lake, "shop", FIRST)
     renewing(lake, "shop", server, "asked for")

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from replay.progress import Progress
+from replay.progress import BuildProgress
 from stack import progress
 from stack.lock import read_lock
 
 
 def replayed(*, slice_: int, rate: float, eta_s: tuple[float, float] | None) -> str:
-    return Progress(
+    return BuildProgress(
         rows=1_200,
         done=300,
         slice=slice_,
@@ -42,7 +42,7 @@ def test_a_download_is_told_when_something_has_come(
 ) -> None:
     monkeypatch.setattr(progress, "_EVERY_S", 0.0)
     told: list[str] = []
-    watched = progress.Progress(read_lock()[:2], tmp_path, told.append)
+    watched = progress.DownloadProgress(read_lock()[:2], tmp_path, told.append)
     for _ in range(3):
         watched.tick()
     assert told == []

@@ -19,7 +19,7 @@ from lake.tables import Tables
 from pipeline.ddl.held_tables import NO_ORDER, Hold
 from replay.book import Replay, ReplayBook, State
 from replay.build import Builder
-from replay.planning import Change, ReplayPlan, plan_replay, refuse_changed, refuse_full
+from replay.planning import ReplayChange, ReplayPlan, plan_replay, refuse_changed, refuse_full
 from replay.rates import FAST_ROWS_PER_S, RatesOf
 from replay.subject import anything_new, reachable, subject_of
 from tests.support.lake.handmade import SQL, HandMade, NoSpark, words
@@ -66,7 +66,7 @@ def document(plan: ReplayPlan) -> Mapping[str, Any]:
 
 def test_an_unchanged_query_is_computed_again_over_what_the_live_one_has(made: HandMade) -> None:
     plan = plan_replay(made.site, NAME)
-    assert (plan.change, plan.types, plan.text) == (Change.NONE, (), None)
+    assert (plan.change, plan.types, plan.text) == (ReplayChange.NONE, (), None)
     assert (plan.epochs, plan.rows, plan.later) == ((1, 1), 3, 1)
     assert (plan.generation, plan.live_generation, plan.slices) == (2, 1, 1)
     assert plan.go_back == f"penstock replay rollback {NAME}"
@@ -77,24 +77,24 @@ def test_an_unchanged_query_is_computed_again_over_what_the_live_one_has(made: H
 @pytest.mark.parametrize(
     ("old", "new", "change", "why", "types"),
     [
-        ("WITH (", "WITH (freshness = '9 seconds', ", Change.COMPATIBLE, "rows stay", ()),
-        ("id, word", "id,  word", Change.NONE, "computed again", ()),
-        ("id, word", "id, upper(word) AS word", Change.NEW_GENERATION, "another one", ()),
+        ("WITH (", "WITH (freshness = '9 seconds', ", ReplayChange.COMPATIBLE, "rows stay", ()),
+        ("id, word", "id,  word", ReplayChange.NONE, "computed again", ()),
+        ("id, word", "id, upper(word) AS word", ReplayChange.NEW_GENERATION, "another one", ()),
         (
             "id, word",
             "id, id + 1 AS more",
-            Change.NEW_GENERATION,
+            ReplayChange.NEW_GENERATION,
             "another one",
             (("word", "STRING", None), ("more", None, "BIGINT")),
         ),
-        ("key = 'id'", "key = 'word'", Change.NEW_GENERATION, "key was id and is word", ()),
+        ("key = 'id'", "key = 'word'", ReplayChange.NEW_GENERATION, "key was id and is word", ()),
     ],
 )
 def test_the_kind_of_change_is_told_with_its_reason(
     made: HandMade,
     old: str,
     new: str,
-    change: Change,
+    change: ReplayChange,
     why: str,
     types: tuple[tuple[str, str | None, str | None], ...],
 ) -> None:
@@ -145,7 +145,7 @@ def test_a_table_that_is_held_from_its_first_epoch_on_is_named(made: HandMade) -
 
 def test_late_rows_make_a_new_generation(made: HandMade) -> None:
     plan = plan_replay(made.site, NAME, include_late=True)
-    assert (plan.change, plan.why) == (Change.NEW_GENERATION, "late rows are taken in")
+    assert (plan.change, plan.why) == (ReplayChange.NEW_GENERATION, "late rows are taken in")
 
 
 def test_time_is_taken_from_builds_that_were_measured(made: HandMade) -> None:

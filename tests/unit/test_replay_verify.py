@@ -14,7 +14,7 @@ from kernel.errors import Incompatible, InvalidRequest, NotFound
 from lake.layout import Lake
 from replay.book import ReplayBook, State
 from replay.report import page, write_report
-from replay.verify import NOTHING, Comparison, Expectation, Verdict, comparable, verify
+from replay.verify import NOTHING, Expectation, GenerationComparison, Verdict, comparable, verify
 from tests.support.lake.handmade import HandMade, words
 
 NAME = "report"
@@ -35,7 +35,9 @@ def made(lake: Lake) -> HandMade:
     return handmade
 
 
-def compared(made: HandMade, built: pa.Table, expectation: Expectation = NOTHING) -> Comparison:
+def compared(
+    made: HandMade, built: pa.Table, expectation: Expectation = NOTHING
+) -> GenerationComparison:
     made.build(NAME, built, 2)
     return verify(made.site, NAME, expectation=expectation)
 

@@ -18,7 +18,7 @@ from kernel.positions import Epoch
 from lake import savepoints, storage
 from lake.layout import Lake
 from lake.removals import Nobody, Removals
-from lake.savepoint_states import State
+from lake.savepoint_states import SavepointState
 from lake.savepoint_tables import kept_table
 from lake.savepoints import UNFINISHED_AFTER, SavepointBook
 from lake.tables import TableAt, Tables
@@ -48,9 +48,9 @@ class World:
         try:
             self.taker.take("then", Epoch(2), [self.kept])
         except NotFound:
-            assert State.KEPT not in self.states()
+            assert SavepointState.KEPT not in self.states()
 
-    def states(self) -> list[State]:
+    def states(self) -> list[SavepointState]:
         return [each.state for each in self.taker.all() if each.name == "then"]
 
     def vacuum(self) -> None:
@@ -76,7 +76,7 @@ class World:
 
     def is_sound(self) -> None:
         """See that what is kept can be read, and that nothing stays announced."""
-        if State.KEPT in self.states():
+        if SavepointState.KEPT in self.states():
             rows = self.kept.rows(self.lake).to_table()
             assert sorted(rows["id"].to_pylist()) == [1, 2]
         assert [*(Path(self.lake.root) / "_removals").glob("*")] == []
@@ -142,7 +142,9 @@ def test_whoever_takes_a_savepoint_between_two_steps_of_a_removal_sees_it(
     remove(world)
     assert at in steps
     kept = at == "before"
-    assert (world.states(), world.there()) == (([State.KEPT], 2) if kept else ([State.DROPPED], 0))
+    assert (world.states(), world.there()) == (
+        ([SavepointState.KEPT], 2) if kept else ([SavepointState.DROPPED], 0)
+    )
     world.is_sound()
 
 
@@ -169,7 +171,7 @@ def test_whoever_removes_files_between_two_steps_of_a_savepoint_leaves_its_own(
     monkeypatch.setattr(Removals, "among", looking)
     monkeypatch.setattr(savepoints, "missing_file", seeing)
     world.take()
-    assert (world.states(), world.there()) == ([State.KEPT], 2)
+    assert (world.states(), world.there()) == ([SavepointState.KEPT], 2)
     world.is_sound()
 
 
@@ -292,7 +294,7 @@ def test_a_savepoint_that_is_kept_at_last_is_not_dropped_as_one_that_was_left(
         patch.setattr(SavepointBook, "_kept", lambda self, taking: taking)
         world.take()
     before = all_(world.remover)
-    assert [each.state for each in before] == [State.TAKING]
+    assert [each.state for each in before] == [SavepointState.TAKING]
     world.taker._kept(before[0])
     seen = [before]
 
@@ -302,5 +304,5 @@ def test_a_savepoint_that_is_kept_at_last_is_not_dropped_as_one_that_was_left(
     monkeypatch.setattr(SavepointBook, "all", stale)
     assert world.remover.expire(datetime.now(UTC) + UNFINISHED_AFTER) == []
     world.vacuum()
-    assert (world.states(), world.there()) == ([State.KEPT], 2)
+    assert (world.states(), world.there()) == ([SavepointState.KEPT], 2)
     world.is_sound()

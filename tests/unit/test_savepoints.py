@@ -14,7 +14,7 @@ from kernel.errors import Conflict, InvalidRequest, NotFound
 from kernel.positions import Epoch
 from lake.attempt_files import remove_left
 from lake.layout import Lake
-from lake.savepoint_states import State
+from lake.savepoint_states import SavepointState
 from lake.savepoint_tables import KeptTable, kept_table
 from lake.savepoints import UNFINISHED_AFTER, SavepointBook
 from lake.tables import TableAt, Tables
@@ -190,7 +190,7 @@ def test_an_epoch_some_of_which_is_gone_is_refused_and_holds_nothing(made: HandM
     with pytest.raises(NotFound, match="of projection/report, which epoch 1 has, is not kept"):
         book.take("late", Epoch(1), kept)
     assert book.held() == {}
-    assert [each.state for each in book.all()] == [State.DROPPED]
+    assert [each.state for each in book.all()] == [SavepointState.DROPPED]
     assert book.expire() == ["late"]
     assert book.all() == []
     assert found(made, epoch=3) == [3, 3, 3, 6]

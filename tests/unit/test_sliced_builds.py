@@ -19,7 +19,7 @@ from replay.book import UNFINISHED, Replay, ReplayBook, State
 from replay.build import Builder
 from replay.cancel import cancel, is_alive
 from replay.course import Course
-from replay.progress import Progress
+from replay.progress import BuildProgress
 from replay.slices import (
     LEAST_ROWS,
     LEAST_SLICES,
@@ -185,7 +185,7 @@ def newest(made: HandMade) -> Replay:
 
 
 def test_a_course_counts_rows_slices_and_what_it_is_behind(course: Course) -> None:
-    seen: list[Progress] = []
+    seen: list[BuildProgress] = []
     course.report = seen.append
     assert course.tick(0.5)
     course.finished(2.0)

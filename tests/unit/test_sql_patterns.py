@@ -17,7 +17,7 @@ from projections.run.matcher import Matcher
 from projections.sql.catalog import Column, MemoryCatalog, Relation
 from projections.sql.certified import uncertified
 from projections.sql.explain import page
-from projections.sql.formulas import Operation, Pick, Take, Taken, Value
+from projections.sql.formulas import FormulaOperation, Pick, Take, Taken, Value
 from projections.sql.parse import parse_script
 from projections.sql.patterns import Choice, Repeated, Sequel, Variable
 from projections.sql.plan import Strategy, plan
@@ -90,7 +90,7 @@ LOOPING = Sequel(
 )
 
 
-def _matcher(pattern: Sequel, condition: Operation) -> Matcher:
+def _matcher(pattern: Sequel, condition: FormulaOperation) -> Matcher:
     pick = Pick(name="n", taken=Taken(Take.COUNT, None, None), kind="", type="BIGINT")
     return Matcher(
         pattern=pattern,
@@ -107,8 +107,8 @@ def _matcher(pattern: Sequel, condition: Operation) -> Matcher:
 def test_a_search_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """((A | B)+) C with a condition that looks back can be tried in as many ways as there are."""
     monkeypatch.setattr(matcher, "MOST_STEPS", 10_000)
-    looks_back = Operation(">", (Taken(Take.COUNT, None, None), Value(0)))
-    never = Operation("<", (Value(1), Value(0)))
+    looks_back = FormulaOperation(">", (Taken(Take.COUNT, None, None), Value(0)))
+    never = FormulaOperation("<", (Value(1), Value(0)))
     rows = [{"_time": n, "_seq_hi": n, "_seq_lo": 0, "t": n} for n in range(40)]
     endless = replace(_matcher(LOOPING, looks_back), conditions=(("A", looks_back), ("C", never)))
     with pytest.raises(InvalidRequest, match="in more than 10000 ways"):
@@ -118,7 +118,7 @@ def test_a_search_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_search_that_does_not_look_back_tries_each_place_once() -> None:
     """The same with conditions over single rows takes no time, however many rows there are."""
     rows = [{"_time": n, "_seq_hi": n, "_seq_lo": 0, "t": n} for n in range(300)]
-    plain = _matcher(LOOPING, Operation("is null", (Value(1),)))
+    plain = _matcher(LOOPING, FormulaOperation("is null", (Value(1),)))
     (match,) = plain.matches(rows)
     assert match[-1] == len(rows)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernel.errors import InvalidRequest
-from projections.sql.parse import Script, parse_script
+from projections.sql.parse import DeclaredScript, parse_script
 
 CLICKS = "CREATE TABLE Clicks (u STRING, at TIMESTAMP(3)) WITH ('connector' = 'events', "
 EVENTS = CLICKS + "'category' = 'click');\n"
@@ -16,7 +16,7 @@ USERS = (
 COUNTED = "INSERT INTO Counted SELECT u, COUNT(*) AS n FROM Clicks GROUP BY u;"
 
 
-def read(text: str) -> Script:
+def read(text: str) -> DeclaredScript:
     return parse_script(text, origin="job.sql")
 
 

@@ -241,7 +241,7 @@ def test_a_user_id_without_an_account_is_told_what_to_do(monkeypatch: pytest.Mon
     assert "--postgres DSN" in caught.value.remedy
 
 
-def checks(root: Path, **changes: int) -> dict[str, doctor.Check]:
+def checks(root: Path, **changes: int) -> dict[str, doctor.DoctorCheck]:
     found = doctor.examine(root, ports={"kafka": 65000}, **{"min_free_bytes": 1, **changes})
     return {check.name: check for check in found}
 

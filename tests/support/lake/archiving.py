@@ -12,7 +12,7 @@ import httpx
 import psycopg
 import pyarrow as pa
 
-from eventstore.archiving import ArchiveRun, Report
+from eventstore.archiving import ArchiveReport, ArchiveRun
 from eventstore.lake_archive import LakeArchive
 from eventstore.postgres.archiving import PostgresHolder, same_text
 from kernel.positions import Epoch
@@ -80,14 +80,14 @@ def archived(
     before: int | None = None,
     max_events: int = 500,
     shown: list[tuple[int, int]] | None = None,
-) -> Report:
+) -> ArchiveReport:
     """Run `penstock stream archive` inside this process."""
 
-    def show(report: Report) -> None:
+    def show(report: ArchiveReport) -> None:
         if shown is not None:
             shown.append((report.events, report.planned))
 
-    async def inside() -> Report:
+    async def inside() -> ArchiveReport:
         async with PostgresHolder(dsn, stream=stream, before=before) as holder:
             run = ArchiveRun(
                 holder,

@@ -23,7 +23,7 @@ from pipeline.commit.manifest import Bound, Committed, Manifest
 from pipeline.commit.quarantine import open_records
 from pipeline.decode.records import row_of
 from pipeline.history.tables import HistoryTables
-from pipeline.installs.install_book import Entry, InstallBook
+from pipeline.installs.install_book import InstallBook, InstallEntry
 from pipeline.typed.tables import TypedTables
 from projections.run.derived_tables import Brought, DerivedTables
 from projections.serve.quarantined_records import places_of
@@ -170,7 +170,7 @@ class PoisonedShop:
         found = open_records(self.lake, Tables(), [], where=pa.compute.field("topic") == topic)
         assert found is not None, f"no record of {topic} waits"
         detail = {"places": places_of(found.to_pylist()), "by": "a test", "reason": reason}
-        return self.book.put([Entry(kind=kind, id=topic, source="shop", detail=detail)])[0]
+        return self.book.put([InstallEntry(kind=kind, id=topic, source="shop", detail=detail)])[0]
 
     def waiting(self) -> set[tuple[str, int]]:
         """Return the topics and offsets of the records that wait."""

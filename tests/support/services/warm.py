@@ -20,7 +20,7 @@ from apps.settings import Settings, load
 from apps.spark_session import start_session, warm
 from lake.layout import Lake
 from lake.storage import spark_settings
-from stack.control import Options, down, up
+from stack.control import UpOptions, down, up
 from stack.jars import resolve
 from stack.java import find_java
 from tests.support.services.object_store import BUCKET, announce
@@ -36,7 +36,7 @@ def stack() -> Iterator[Settings]:
     # PostgreSQL refuses root and runs as a user that must be able to pass this folder.
     workspace.chmod(0o711)
     try:
-        up(workspace, Options(port_base=PortBlock.WARM, parts=PARTS))
+        up(workspace, UpOptions(port_base=PortBlock.WARM, parts=PARTS))
         settings = load(workspace)
         with psycopg.connect(settings.required("postgres.dsn"), autocommit=True) as connection:
             # A killed process is not a lost machine: nothing that tests do needs the disk's word.

@@ -15,7 +15,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
 from apps.capture import capture_site
 from apps.settings import Settings
 from cdc import capture, removal, sources
-from cdc.capture import Access
+from cdc.capture import SourceAccess
 from cdc.connect import ConnectClient
 from cdc.decode import ChangeDecoder
 from cdc.options import TableOptions
@@ -152,9 +152,9 @@ class Captured(SourceDatabase):
         return f"{self.settings.name}-{self.source.name}"
 
     @property
-    def access(self) -> Access:
+    def access(self) -> SourceAccess:
         """What a start needs beside the declaration."""
-        return Access(dsn=self.dsn, salt=SALT if self.source.hashes else "")
+        return SourceAccess(dsn=self.dsn, salt=SALT if self.source.hashes else "")
 
     def start(self) -> None:
         """Start it, or look whether it runs."""

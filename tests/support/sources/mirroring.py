@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from apps.pipeline.routing import TopicRouter
 from apps.settings import Settings
 from cdc import capture, removal
-from cdc.capture import Access
+from cdc.capture import SourceAccess
 from cdc.connect import ConnectClient
 from cdc.connectors import Placement
 from cdc.database import connected
@@ -155,7 +155,7 @@ def mirrored(
     router = TopicRouter(prefix=prefix, registry_url=registry, captures={name: {}})
     epochs = Epochs(spark, lake, router, stack.required("kafka.bootstrap"))
     with ConnectClient(stack.required("connect.url")) as connect:
-        capture.ensure(source, Access(dsn=dsn), placement, connect)
+        capture.ensure(source, SourceAccess(dsn=dsn), placement, connect)
         try:
             yield Mirror(dsn, source, placement, epochs)
         finally:

@@ -17,7 +17,7 @@ from eventstore.deciders.answers import MemoryAnswers
 from eventstore.deciders.entities import Entities, LoadedDecider
 from eventstore.deciders.handling import CommandHandler, CommandRequest
 from eventstore.deciders.snapshots import MemorySnapshots
-from eventstore.deciders.tasks import Code, Task
+from eventstore.deciders.tasks import Code, DeciderTask
 from eventstore.deciders.workers import perform
 from eventstore.ids import new_id
 from eventstore.intake import Intake, MemorySchemaCache
@@ -95,7 +95,7 @@ class HereWorkers:
 
     code: Code
 
-    async def run(self, task: Task[T]) -> T:
+    async def run(self, task: DeciderTask[T]) -> T:
         """Do a task; it may have to wait for what the test does on the event loop."""
         return await asyncio.to_thread(self._done, pickle.dumps(task))
 

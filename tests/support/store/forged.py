@@ -7,15 +7,15 @@ from typing import Literal
 
 from eventstore.conditions import Condition, Query, QueryItem
 from eventstore.store import Expected, StreamAppended
-from eventstore.verification.anomalies import Report
+from eventstore.verification.anomalies import HistoryReport
 from eventstore.verification.checker import HistoryChecker
 from eventstore.verification.history import (
     CONDITION_FAILED,
     VERSION_CONFLICT,
     Accepted,
-    Operation,
+    AppendOperation,
     Outcome,
-    Refused,
+    RefusedAppend,
     Seen,
     Unknown,
     Write,
@@ -44,13 +44,13 @@ class Step:
 class History:
     """What the checker is given; tests change it."""
 
-    operations: list[Operation] = field(default_factory=list)
+    operations: list[AppendOperation] = field(default_factory=list)
     shown: dict[str, list[Seen]] = field(default_factory=dict)
     starts: dict[str, int] = field(default_factory=dict)
     stored: list[Seen] = field(default_factory=list)
     streams: dict[str, list[Seen]] = field(default_factory=dict)
 
-    def judged(self) -> Report:
+    def judged(self) -> HistoryReport:
         checker = HistoryChecker(RUN)
         for operation in self.operations:
             checker.operation(operation)
@@ -80,7 +80,7 @@ def happened(steps: list[Step], *, readers: tuple[int, ...] = (0,)) -> History:
             first += count
         numbers[step.process] = first
         history.operations.append(
-            Operation(
+            AppendOperation(
                 process=step.process,
                 invoked_ns=10 * moment - step.early,
                 completed_ns=10 * moment + 5 + step.late,
@@ -112,11 +112,11 @@ def _outcome(
     if step.known == "unknown and not done":
         return Unknown()
     if not all(_meets(write.expected, heads.get(write.stream)) for write in writes):
-        return Refused(by=VERSION_CONFLICT)
+        return RefusedAppend(by=VERSION_CONFLICT)
     if step.after is not None and any(
         step.tag is None or step.tag in event.tags for event in stored[step.after :]
     ):
-        return Refused(by=CONDITION_FAILED)
+        return RefusedAppend(by=CONDITION_FAILED)
     answers = []
     for write in writes:
         version, position = heads.get(write.stream, -1) + 1, len(stored) + 1

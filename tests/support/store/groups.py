@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
 
-from eventstore.groups.model import Given, Terms
+from eventstore.groups.model import GivenEvents, Terms
 from eventstore.postgres.groups import PostgresSubscriptionGroups
 from eventstore.postgres.store import PostgresEventStore
 from eventstore.store import EVERYTHING, EventFilter
@@ -59,7 +59,7 @@ class World:
         return pairs(given)
 
 
-def pairs(given: Given) -> list[tuple[UUID, int]]:
+def pairs(given: GivenEvents) -> list[tuple[UUID, int]]:
     """Return ids and delivery counts."""
     return [(each.event.id, each.attempt) for each in given.deliveries]
 
