@@ -10,7 +10,7 @@ import psycopg
 from eventstore.archiving import Candidate, Leaving
 from eventstore.lifecycle import StreamStanding, is_metadata
 from eventstore.names import category_of, unknown_stream
-from eventstore.postgres.archived import plain_of
+from eventstore.postgres.archived_events import plain_of
 from eventstore.postgres.connect import Connection, connect, wrapped
 from eventstore.postgres.locks import APPEND_LOCK
 from eventstore.postgres.queries import query

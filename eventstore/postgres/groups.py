@@ -33,7 +33,7 @@ from eventstore.groups.model import (
     check_name,
 )
 from eventstore.groups.waiting import Waiters
-from eventstore.postgres.archived import lacking
+from eventstore.postgres.archived_events import lacking
 from eventstore.postgres.connect import Connection, StoreIdentity
 from eventstore.postgres.group_rounds import GroupRounds, check_known, rows_of, unknown
 from eventstore.postgres.group_rows import (

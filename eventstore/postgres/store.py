@@ -21,7 +21,7 @@ from eventstore.filters import Wanted, wanted_by_filter, wanted_by_query
 from eventstore.lifecycle import StreamStanding, check_readable
 from eventstore.listing import CategorySummary, StreamRange, StreamSummary
 from eventstore.names import unknown_event
-from eventstore.postgres.archived import lacking, merged, plain_of, within
+from eventstore.postgres.archived_events import lacking, merged, plain_of, within
 from eventstore.postgres.commit import PostgresGroupCommit
 from eventstore.postgres.connect import Connection, Pool, StoreIdentity
 from eventstore.postgres.listing import categories_of, streams_of
