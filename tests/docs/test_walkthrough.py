@@ -16,7 +16,7 @@ STEPS = [pytest.param(step, id=f"{name}: {step.name}") for name in CHAINS for st
 def test_a_chain_goes_from_the_source_to_rows(name: str) -> None:
     steps = chain(name)
     assert len(steps) >= 8
-    assert steps[-1].gives[-1] == "Answer", "a chain ends in rows and the epoch they belong to"
+    assert steps[-1].gives[-1] == "QueryAnswer", "a chain ends in rows and the epoch they belong to"
 
 
 @pytest.mark.parametrize("name", CHAINS)
