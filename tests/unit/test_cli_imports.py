@@ -259,11 +259,11 @@ def test_who_waits_loads_no_datasets(lake: Path) -> None:
     """The database that it asks first is left out; the look at the lake is a real one."""
     look = """
 from apps import settings
-from apps.caught_up import CaughtUp, Goal, Waiting
+from apps.caught_up import CaughtUpEpoch, Goal, Waiting
 class Heads:
     def lag(self, heads): return "store", 0, 0.0
 found = Waiting(settings=settings.load(), goal=Goal(store="store", head=1, cuts={}), heads=Heads())
-assert isinstance(found.look(), CaughtUp)
+assert isinstance(found.look(), CaughtUpEpoch)
 """
     loaded = loaded_by([["wait"]], lake, look=look).keys()
     assert READER in loaded
