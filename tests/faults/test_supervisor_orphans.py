@@ -25,11 +25,10 @@ FOREGROUND = """
 import sys
 from pathlib import Path
 from stack import control
-from stack.plan import Part, Plan
-from stack.plan import Part, Plan
-from stack.planning import Options
-root, plan = Path(sys.argv[1]), Plan.from_json(Path(sys.argv[2]).read_text())
-control.up_foreground(root, Options(parts=(), extra=lambda ports, env: list(plan.parts)))
+from stack.plan import StackPlan
+from stack.planning import UpOptions
+root, plan = Path(sys.argv[1]), StackPlan.from_json(Path(sys.argv[2]).read_text())
+control.up_foreground(root, UpOptions(parts=(), extra=lambda ports, env: list(plan.parts)))
 """
 
 

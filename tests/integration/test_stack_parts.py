@@ -166,9 +166,9 @@ def test_an_ordinary_user_needs_no_help(tmp_path: Path) -> None:
     script = f"""{NOT_ROOT}
 from pathlib import Path
 from stack import control
-from stack.planning import Options
+from stack.planning import UpOptions
 root = Path({str(root)!r})
-print(os.geteuid(), control.up(root, Options(port_base={BASE + 400}, parts=("postgres",))))
+print(os.geteuid(), control.up(root, UpOptions(port_base={BASE + 400}, parts=("postgres",))))
 print(control.down(root), control.reset(root))
 """
     done = subprocess.run(
