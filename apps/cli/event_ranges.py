@@ -33,7 +33,7 @@ class Elsewhere:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Range:
+class EventRange:
     """Where events begin and end, as it was written: positions, times, names of savepoints."""
 
     since: int | str | datetime | None
@@ -81,9 +81,9 @@ def range_of(
     until: str | None,
     categories: list[str] | None,
     streams: list[str] | None,
-) -> Range:
+) -> EventRange:
     """Read which events are asked for. Raises `InvalidRequest`."""
-    return Range(
+    return EventRange(
         since=_place(since, "--from"),
         until=_place(until, "--until"),
         categories=tuple(categories or ()),
@@ -118,7 +118,9 @@ def times_of(shift: str | None, starting: str | None) -> Times:
     return Times(shift=moved, starting=moment_of(starting))
 
 
-def selection_of(asked: Range, log: LakeEvents, lake: Lake, *, but_ending: str | None) -> Selection:
+def selection_of(
+    asked: EventRange, log: LakeEvents, lake: Lake, *, but_ending: str | None
+) -> Selection:
     """Return which events these are. Raises `InvalidRequest` for a range beyond the log."""
     from replay.elsewhere.selection import Selection
 

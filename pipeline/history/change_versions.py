@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pipeline.history.dialects import Dialect, listed
+from pipeline.history.dialects import FoldDialect, listed
 
 PREVIOUS_KEY, NEXT_KEY, TRANSACTION = "_previous_key", "_next_key", "_transaction"
 LINKS = (TRANSACTION, PREVIOUS_KEY, NEXT_KEY)
 _LINKS = ", ".join(LINKS)
 
 
-def touched_by_changes(dialect: Dialect, key: Sequence[str]) -> str:
+def touched_by_changes(dialect: FoldDialect, key: Sequence[str]) -> str:
     """Select the stored versions of every key that came in; of all open ones after a TRUNCATE."""
     keys = listed(dialect, key)
     return f"""
@@ -28,7 +28,7 @@ def touched_by_changes(dialect: Dialect, key: Sequence[str]) -> str:
         ) k ON {" AND ".join(f"o.{n} = k.{n}" for n in map(dialect.name, key))}"""
 
 
-def versions_by_change(dialect: Dialect, key: Sequence[str], columns: Sequence[str]) -> str:
+def versions_by_change(dialect: FoldDialect, key: Sequence[str], columns: Sequence[str]) -> str:
     """Select the versions of the touched keys.
 
     Reads `history_in`, `history_old` and `history_truncates`. Left out, because they change
@@ -65,7 +65,7 @@ def versions_by_change(dialect: Dialect, key: Sequence[str], columns: Sequence[s
         WHERE __n = 1"""
 
 
-def _moved(dialect: Dialect, key: Sequence[str]) -> str:
+def _moved(dialect: FoldDialect, key: Sequence[str]) -> str:
     """Pair the two halves of changed keys.
 
     PostgreSQL writes an update of the key as one record of the WAL: its delete and its insert
@@ -91,7 +91,7 @@ def _moved(dialect: Dialect, key: Sequence[str]) -> str:
         WHERE __lag_operation IS NOT NULL OR __lead_operation IS NOT NULL"""
 
 
-def _facts(dialect: Dialect, key: Sequence[str], columns: Sequence[str]) -> str:
+def _facts(dialect: FoldDialect, key: Sequence[str], columns: Sequence[str]) -> str:
     """Put new changes, TRUNCATEs and stored versions under one shape.
 
     `__kind` is the operation; empty for what is stored. `__rank` orders what has one place: a

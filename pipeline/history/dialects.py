@@ -12,7 +12,7 @@ KEY_TEXT = "__key"
 """Column of incoming rows, for DuckDB: the key as Spark renders it (`key_texts`)."""
 
 
-class Dialect(Protocol):
+class FoldDialect(Protocol):
     """The SQL of one engine."""
 
     def name(self, name: str) -> str:
@@ -32,15 +32,15 @@ class SparkDialect:
     """The words of Spark."""
 
     def name(self, name: str) -> str:
-        """See `Dialect`."""
+        """See `FoldDialect`."""
         return spark_name(name)
 
     def row(self, values: str) -> str:
-        """See `Dialect`."""
+        """See `FoldDialect`."""
         return f"struct({values})"
 
     def key_text(self, key: Sequence[str]) -> str:
-        """See `Dialect`."""
+        """See `FoldDialect`."""
         return as_json(key)
 
 
@@ -48,25 +48,25 @@ class DuckDialect:
     """The words of DuckDB."""
 
     def name(self, name: str) -> str:
-        """See `Dialect`."""
+        """See `FoldDialect`."""
         return duckdb_name(name)
 
     def row(self, values: str) -> str:
-        """See `Dialect`."""
+        """See `FoldDialect`."""
         return f"row({values})"
 
     def key_text(self, key: Sequence[str]) -> str:
-        """See `Dialect`; its own text of a number or a moment is another one."""
+        """See `FoldDialect`; its own text of a number or a moment is another one."""
         return KEY_TEXT
 
 
-def listed(dialect: Dialect, names: Sequence[str], alias: str | None = None) -> str:
+def listed(dialect: FoldDialect, names: Sequence[str], alias: str | None = None) -> str:
     """Quote several, separated by commas, each behind an alias where one is given."""
     prefix = f"{alias}." if alias else ""
     return ", ".join(prefix + dialect.name(name) for name in names)
 
 
-def equal(dialect: Dialect, names: Sequence[str], left: str, right: str) -> str:
+def equal(dialect: FoldDialect, names: Sequence[str], left: str, right: str) -> str:
     """Compare columns of two aliases; null equals null."""
     quoted = map(dialect.name, names)
     return " AND ".join(f"{left}.{n} IS NOT DISTINCT FROM {right}.{n}" for n in quoted)

@@ -21,7 +21,7 @@ from lake.layout import Lake
 from lake.ranges import Among, Condition, dataset_within, filter_of
 from lake.tables import Tables
 from pipeline.history.dialects import KEY_TEXT, DuckDialect
-from pipeline.history.fold import Fold
+from pipeline.history.fold import HistoryFold
 from pipeline.history.key_texts import key_texts
 from pipeline.history.shape import history_column
 
@@ -47,8 +47,8 @@ class DriverFold:
         self._most_bytes = most_bytes
         self._connection: duckdb.DuckDBPyConnection | None = None
 
-    def changes(self, fold: Fold) -> pa.Table:
-        """Return the versions to upsert and to delete (`Fold.changed`), in no order.
+    def changes(self, fold: HistoryFold) -> pa.Table:
+        """Return the versions to upsert and to delete (`HistoryFold.changed`), in no order.
 
         Raises `BeyondThisProcess` where that takes more rows, or keys that Spark alone renders.
         """
@@ -60,7 +60,7 @@ class DriverFold:
             self._connection = opened()
         return changed_versions(self._connection, fold, incoming, stored, truncates)
 
-    def _incoming(self, fold: Fold, room: _Room) -> pa.Table:
+    def _incoming(self, fold: HistoryFold, room: _Room) -> pa.Table:
         name = fold.history.typed
         found = self._rows(name, [fold.within], room)
         if found is None:
@@ -68,13 +68,13 @@ class DriverFold:
         named = found.rename_columns([*map(history_column, found.schema.names)])
         return _fitted(named, fold.incoming)
 
-    def _truncates(self, fold: Fold, room: _Room) -> pa.Table | None:
+    def _truncates(self, fold: HistoryFold, room: _Room) -> pa.Table | None:
         if not fold.truncated or fold.history.truncates is None:
             return None
         found = self._rows(fold.history.truncates, [fold.within], room)
         return None if found is None else found.filter(pc.equal(found["table"], fold.history.table))
 
-    def _stored(self, fold: Fold, incoming: pa.Table, room: _Room) -> pa.Table:
+    def _stored(self, fold: HistoryFold, incoming: pa.Table, room: _Room) -> pa.Table:
         """Return every stored version of a touched key, and others."""
         history = fold.history
         if fold.anew:
@@ -137,7 +137,7 @@ def opened() -> duckdb.DuckDBPyConnection:
 
 def changed_versions(
     connection: duckdb.DuckDBPyConnection,
-    fold: Fold,
+    fold: HistoryFold,
     incoming: pa.Table,
     stored: pa.Table,
     truncates: pa.Table | None,

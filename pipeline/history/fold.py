@@ -19,7 +19,7 @@ from lake.ranges import Range
 from lake.table_columns import UTC_MICROS
 from lake.writer import DELETE, OP, UPSERT
 from pipeline.history.change_versions import LINKS, touched_by_changes, versions_by_change
-from pipeline.history.dialects import Dialect, equal, listed
+from pipeline.history.dialects import FoldDialect, equal, listed
 from pipeline.history.row_versions import touched_by_rows, versions_by_record, versions_by_row
 from pipeline.history.shape import DELETED, NOT_COLUMNS, VALID_FROM, VALID_TO, HistoryOf
 
@@ -28,7 +28,7 @@ CAME_LATER = pa.schema([("_transaction", pa.string()), ("_lsn", pa.int64())])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fold:
+class HistoryFold:
     """What one history lacks of an epoch.
 
     `history` and `incoming`, the columns of the typed table, are named as in the history. Rows
@@ -66,14 +66,14 @@ class Fold:
         """The columns of what `changes` selects."""
         return self.stored.append(pa.field(OP, pa.string()))
 
-    def touched(self, dialect: Dialect) -> str:
+    def touched(self, dialect: FoldDialect) -> str:
         """Select the stored versions of every key that changes."""
         history = self.history
         if history.by_row:
             return touched_by_rows(dialect, history.key, history.identity)
         return touched_by_changes(dialect, history.key)
 
-    def changes(self, dialect: Dialect) -> str:
+    def changes(self, dialect: FoldDialect) -> str:
         """Compare computed with stored versions: what a merge is to upsert, what to delete."""
         history = self.history
         identity = (*history.key, VALID_FROM)
@@ -92,7 +92,7 @@ class Fold:
             FULL OUTER JOIN history_old o ON {equal(dialect, identity, "n", "o")}
             WHERE n.valid_from IS NULL OR o.valid_from IS NULL OR {new} IS DISTINCT FROM {old}"""
 
-    def _versions(self, dialect: Dialect) -> str:
+    def _versions(self, dialect: FoldDialect) -> str:
         """Select the versions of the touched keys."""
         history = self.history
         if history.records:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pipeline.history.dialects import Dialect, equal, listed
+from pipeline.history.dialects import FoldDialect, equal, listed
 
 
-def versions_by_record(dialect: Dialect, key: Sequence[str], columns: Sequence[str]) -> str:
+def versions_by_record(dialect: FoldDialect, key: Sequence[str], columns: Sequence[str]) -> str:
     """Select the versions of the touched keys, of records that are never replaced or retracted.
 
     Reads `history_in` and `history_old`. A record that ends its key (`_operation` is `d`) is a
@@ -29,7 +29,7 @@ def versions_by_record(dialect: Dialect, key: Sequence[str], columns: Sequence[s
         WHERE __n = 1"""
 
 
-def touched_by_rows(dialect: Dialect, key: Sequence[str], identity: Sequence[str]) -> str:
+def touched_by_rows(dialect: FoldDialect, key: Sequence[str], identity: Sequence[str]) -> str:
     """Select stored versions of every key that an incoming row has now or had before."""
     return f"""
         SELECT o.* FROM history_stored o SEMI JOIN (
@@ -41,7 +41,7 @@ def touched_by_rows(dialect: Dialect, key: Sequence[str], identity: Sequence[str
 
 
 def versions_by_row(
-    dialect: Dialect, key: Sequence[str], identity: Sequence[str], columns: Sequence[str]
+    dialect: FoldDialect, key: Sequence[str], identity: Sequence[str], columns: Sequence[str]
 ) -> str:
     """Select the versions of the touched keys: replace, move or retract what a row held before.
 

@@ -14,7 +14,7 @@ from lake.ranges import Range
 from lake.tables import Tables
 from lake.views import DeltaFrames
 from pipeline.history.dialects import SparkDialect
-from pipeline.history.fold import Fold
+from pipeline.history.fold import HistoryFold
 from pipeline.history.shape import history_column
 
 BOUNDED_BYTES = 32 * 2**20
@@ -34,22 +34,22 @@ class SparkFold:
         self._frames = DeltaFrames(spark, tables)
         self._bounded_bytes = bounded_bytes
 
-    def changes(self, fold: Fold) -> DataFrame:
-        """Return the versions to upsert and to delete (`Fold.changed`), computed when used."""
+    def changes(self, fold: HistoryFold) -> DataFrame:
+        """Return the versions to upsert and to delete (`HistoryFold.changed`), computed when used."""
         self._incoming(fold).createOrReplaceTempView("history_in")
         self._stored(fold).createOrReplaceTempView("history_stored")
         self._truncates(fold).createOrReplaceTempView("history_truncates")
         self._spark.sql(fold.touched(_DIALECT)).createOrReplaceTempView("history_old")
         return self._spark.sql(fold.changes(_DIALECT))
 
-    def is_bounded(self, fold: Fold) -> bool:
+    def is_bounded(self, fold: HistoryFold) -> bool:
         """Say whether a fold's changes are few enough to be committed from this process."""
         size = self._frames.bytes_of(self._lake.path(fold.history.typed), fold.within)
         if fold.truncated:
             size += self._frames.bytes_of(self._lake.path(fold.history.name))
         return size <= self._bounded_bytes
 
-    def _incoming(self, fold: Fold) -> DataFrame:
+    def _incoming(self, fold: HistoryFold) -> DataFrame:
         name = fold.history.typed
         incoming = self._frames.frame(self._lake.path(name), fold.within)
         if incoming is None:
@@ -61,7 +61,7 @@ class SparkFold:
                 incoming = incoming.withColumnRenamed(name, history_column(name))
         return _with_nulls(incoming, fold.incoming)
 
-    def _stored(self, fold: Fold) -> DataFrame:
+    def _stored(self, fold: HistoryFold) -> DataFrame:
         """Return what is stored, with nulls in columns that it does not have yet."""
         stored = None
         if not fold.anew:
@@ -71,7 +71,7 @@ class SparkFold:
             return self._spark.createDataFrame([], from_arrow_schema(fold.stored))
         return _with_nulls(stored, fold.stored)
 
-    def _truncates(self, fold: Fold) -> DataFrame:
+    def _truncates(self, fold: HistoryFold) -> DataFrame:
         found = None
         if fold.truncated and fold.history.truncates is not None:
             found = self._frames.frame(self._lake.path(fold.history.truncates), fold.within)
@@ -80,7 +80,7 @@ class SparkFold:
         return found.filter(found["table"] == fold.history.table)
 
 
-def near_keys(lake: Lake, tables: Tables, fold: Fold) -> tuple[Range, ...]:
+def near_keys(lake: Lake, tables: Tables, fold: HistoryFold) -> tuple[Range, ...]:
     """Return the range of keys that came in, so that files without any of them are not read.
 
     Nothing where any key may be touched, or where keys are no integers.

@@ -41,7 +41,7 @@ from lake.spark_writer import SparkWriter
 from lake.tables import TableAt, Tables, greatest
 from lake.writer import OP, ArrowWriter, Guard
 from pipeline.history.driver_fold import DriverFold
-from pipeline.history.fold import CAME_LATER, Fold
+from pipeline.history.fold import CAME_LATER, HistoryFold
 from pipeline.history.shape import VALID_FROM, HistoryOf, history_column, outgrown
 from pipeline.history.spark_fold import BOUNDED_BYTES, SparkFold
 
@@ -97,7 +97,7 @@ class HistoryTables:
         if stored is not None and done is not None and newest <= done and not anew:
             return TableAt(version=stored.version(), as_of_epoch=epoch)
         after = 0 if anew or done is None else done
-        fold = Fold(
+        fold = HistoryFold(
             history=history.named_as_kept(),
             incoming=_incoming(typed),
             within=Range(column="_epoch", lower=after + 1, upper=epoch + 1),
@@ -107,7 +107,7 @@ class HistoryTables:
         )
         return TableAt(version=self._commit(fold), as_of_epoch=epoch)
 
-    def _commit(self, fold: Fold) -> DeltaVersion:
+    def _commit(self, fold: HistoryFold) -> DeltaVersion:
         """Compute a fold where it is to be computed, and commit what changes."""
         rows = self._by_driver(fold)
         if rows is None:
@@ -122,21 +122,21 @@ class HistoryTables:
             return self._writer.overwrite(path, rows.drop_columns([OP]), guard)
         return self._writer.merge(path, rows, guard, keys=(*fold.history.key, VALID_FROM))
 
-    def _by_driver(self, fold: Fold) -> pa.Table | None:
+    def _by_driver(self, fold: HistoryFold) -> pa.Table | None:
         """Compute a fold in this process; None where executors are to do it."""
         if self._driver is not None:
             with suppress(BeyondThisProcess):
                 return self._driver.changes(fold)
         return None
 
-    def _by_executors(self, fold: Fold, frame: DataFrame) -> DeltaVersion:
+    def _by_executors(self, fold: HistoryFold, frame: DataFrame) -> DeltaVersion:
         failpoints.hit(failpoints.HISTORY_BEFORE_COMMIT)
         path, guard = self._place(fold)
         if fold.anew:
             return self._spark_writer.overwrite(path, frame.drop(OP), guard)
         return self._spark_writer.merge(path, frame, guard, keys=(*fold.history.key, VALID_FROM))
 
-    def _place(self, fold: Fold) -> tuple[str, Guard]:
+    def _place(self, fold: HistoryFold) -> tuple[str, Guard]:
         return self._lake.path(fold.history.name), Guard(fold.history.app_id, fold.epoch)
 
     def _newest(self, name: str) -> int:

@@ -42,7 +42,7 @@ class _Session:
 
 
 class GroupTexts:
-    """What the expressions of a grouped SELECT are; see `grouping_sets.Meanings`."""
+    """What the expressions of a grouped SELECT are; see `grouping_sets.GroupingMeanings`."""
 
     def __init__(self, names: Names, items: list[Output]) -> None:
         self._names = names

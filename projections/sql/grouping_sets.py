@@ -31,7 +31,7 @@ def has_sets(select: exp.Expr) -> bool:
     )
 
 
-class Meanings(Protocol):
+class GroupingMeanings(Protocol):
     """What expressions of one SELECT are over its inputs."""
 
     def text(self, node: exp.Expr) -> str:
@@ -44,7 +44,7 @@ class Meanings(Protocol):
 
 
 def queries_of_sets(
-    script: Script, select: exp.Select, at: int, meanings: Meanings
+    script: Script, select: exp.Select, at: int, meanings: GroupingMeanings
 ) -> list[exp.Select]:
     """Return a SELECT for each set, with NULL of the expression's type where it does not group."""
     fixed, sets = _sets(script, select.args["group"], at)
@@ -118,7 +118,7 @@ def _flat(parts: Sequence[_Set]) -> _Set:
     return tuple(each for part in parts for each in part)
 
 
-def _of_set(node: exp.Expr, absent: dict[str, exp.Expr], meanings: Meanings) -> exp.Expr:
+def _of_set(node: exp.Expr, absent: dict[str, exp.Expr], meanings: GroupingMeanings) -> exp.Expr:
     """Return an expression as it is in a set that does not group by what is absent."""
 
     def replaced(found: exp.Expr) -> exp.Expr:

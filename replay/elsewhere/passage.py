@@ -40,7 +40,7 @@ class Moved:
         return len(self.event.data) + 512
 
 
-class Target(Protocol):
+class PassageTarget(Protocol):
     """Another place for events. Takes them in order of position."""
 
     def reached(self) -> int:
@@ -85,7 +85,7 @@ class PassageProgress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Clock:
+class PassageClock:
     """Seconds that go by, and waiting."""
 
     now: Callable[[], float] = time.monotonic
@@ -101,11 +101,11 @@ class Passage:
 
     events: SelectedEvents
     whole: Survey
-    target: Target
+    target: PassageTarget
     shift: Shift
     pace: Pace
     report: Callable[[PassageProgress], None]
-    clock: Clock = field(default_factory=Clock)
+    clock: PassageClock = field(default_factory=PassageClock)
     sent: int = field(default=0, init=False)
     seconds: float = field(default=0.0, init=False)
     _before: int = field(default=0, init=False)

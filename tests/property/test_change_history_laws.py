@@ -18,7 +18,7 @@ from kernel.positions import Epoch
 from lake.ranges import Range
 from lake.writer import OP, UPSERT
 from pipeline.history.driver_fold import changed_versions, opened
-from pipeline.history.fold import Fold
+from pipeline.history.fold import HistoryFold
 from pipeline.history.shape import HistoryOf
 from tests.support.oracles.change_facts import (
     TYPED,
@@ -46,7 +46,7 @@ class Duck:
 
     def fold(self, facts: Sequence[Fact]) -> None:
         self.epoch += 1
-        fold = Fold(
+        fold = HistoryFold(
             history=PEOPLE,
             incoming=TYPED,
             within=Range(column="_epoch", lower=self.epoch, upper=self.epoch + 1),

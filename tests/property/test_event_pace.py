@@ -18,7 +18,7 @@ from eventstore.recovery.events import COLUMNS
 from kernel.errors import InvalidRequest
 from replay.elsewhere import passage as passages
 from replay.elsewhere.pace import AtOnce, AtRate, Gaps, InProportion, Pace
-from replay.elsewhere.passage import TICK_S, Clock, Moved, Passage, PassageProgress
+from replay.elsewhere.passage import TICK_S, Moved, Passage, PassageClock, PassageProgress
 from replay.elsewhere.selection import SelectedEvents, Selection
 from replay.elsewhere.times import Shift
 
@@ -90,7 +90,7 @@ class World:
             shift=shift,
             pace=pace,
             report=lambda progress: self.told.append((self.seconds, progress)),
-            clock=Clock(now=lambda: self.seconds, sleep=self.sleep),
+            clock=PassageClock(now=lambda: self.seconds, sleep=self.sleep),
         )
 
 

@@ -11,7 +11,7 @@ from lake.layout import Lake
 from lake.ranges import Range
 from lake.tables import Tables, greatest
 from lake.writer import ArrowWriter, Guard
-from pipeline.history.fold import Fold
+from pipeline.history.fold import HistoryFold
 from pipeline.history.shape import HistoryOf
 from pipeline.history.spark_fold import near_keys
 
@@ -51,5 +51,7 @@ def test_a_key_may_be_the_greatest_of_its_type(lake: Lake, kind: pa.DataType) ->
             name="history/x", typed=name, key=("id",), identity=("id",), by_row=False
         )
         came = Range(column="_epoch", lower=0, upper=2)
-        fold = Fold(history=history, incoming=found.schema, within=came, epoch=Epoch(1), anew=False)
+        fold = HistoryFold(
+            history=history, incoming=found.schema, within=came, epoch=Epoch(1), anew=False
+        )
         assert near_keys(lake, Tables(), fold) == (Range(column="id", lower=5, upper=upper),)
