@@ -35,7 +35,7 @@ class SparkFold:
         self._bounded_bytes = bounded_bytes
 
     def changes(self, fold: HistoryFold) -> DataFrame:
-        """Return the versions to upsert and to delete (`HistoryFold.changed`), computed when used."""
+        """Return versions to upsert and to delete (`HistoryFold.changed`), computed when used."""
         self._incoming(fold).createOrReplaceTempView("history_in")
         self._stored(fold).createOrReplaceTempView("history_stored")
         self._truncates(fold).createOrReplaceTempView("history_truncates")

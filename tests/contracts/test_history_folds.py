@@ -204,7 +204,7 @@ ADDED, WIDENED = 2, 4
 
 def with_ddl(rows: pa.Table, epoch: int) -> pa.Table:
     if epoch >= ADDED and "added" not in rows.schema.names:
-        rows = rows.append_column("added", pa.array(["x"] * rows.num_rows))
+        rows = rows.append_column("added", pa.array(["x"] * rows.num_rows, pa.string()))
     kind = pa.int16() if epoch >= WIDENED else pa.int8()
     return rows.set_column(rows.schema.get_field_index("tiny"), "tiny", rows["tiny"].cast(kind))
 
