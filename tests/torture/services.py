@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -19,6 +20,8 @@ from tests.torture.database import free_port
 
 _READY_S = 60.0
 _PAUSE_S = 0.05
+_MOST_BYTES = 4 * 2**30
+"""Address space of a service: ten times what it takes under this load."""
 
 
 @dataclass(slots=True)
@@ -63,6 +66,7 @@ class Service:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                preexec_fn=_bounded,
             )
 
     def send(self, number: int) -> None:
@@ -75,6 +79,11 @@ class Service:
         self.send(signal.SIGKILL)
         if self._process is not None:
             self._process.wait()
+
+
+def _bounded() -> None:
+    """Let a service that grows without end say where, in its log, before the machine is full."""
+    resource.setrlimit(resource.RLIMIT_AS, (_MOST_BYTES, _MOST_BYTES))
 
 
 class Fleet:
