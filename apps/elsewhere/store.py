@@ -6,11 +6,14 @@ Ids are those of the origin, so that a line that comes twice is there once. Even
 position: up to which one they are there is found by halves, asking for single events by their ids.
 Schemas that the target does not have are registered there, as long as the newest one that it has
 of a type is the origin's, too: a target whose types went on by themselves keeps its own.
+Each event is marked with the selection, too: halves find the end of one selection alone, and what a
+narrower one left there would be taken for the beginning of a wider one.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -30,6 +33,7 @@ from schemas.wire import HEADER_BYTES
 
 REPLAYED = "penstock_replayed"
 """Metadata of a replayed event: the store and position that it comes from, its times there."""
+_OTHER_OPTIONS = "Give the options that it began with, or replay into another store."
 
 
 class StoreTarget:
@@ -48,8 +52,11 @@ class StoreTarget:
         self._events = events
         self._schemas = schemas
         self._texts = {orjson.dumps(json.loads(text)) for text in schemas.values()}
-        shifted_us = shift // timedelta(microseconds=1)
-        self._terms: Mapping[str, object] = {"shifted_us": shifted_us, "effects": effects}
+        self._terms: Mapping[str, object] = {
+            "shifted_us": shift // timedelta(microseconds=1),
+            "effects": effects,
+            "selection": _digest(events.selection.told),
+        }
         self._effects = effects
         self._codecs: dict[int, JsonCodec] = {}
         self._settled: set[tuple[str, int]] = set()
@@ -57,7 +64,8 @@ class StoreTarget:
     def reached(self) -> int:
         """Return the position up to which all of these events are there.
 
-        Raises `Conflict` where the target has one of them from elsewhere, or with other times.
+        Raises `Conflict` where the target has one of them from elsewhere, or from a replay of
+        another selection or with other times or effects.
         """
         chosen = self._events.selection
         there, missing_behind = chosen.after, chosen.up_to
@@ -81,7 +89,7 @@ class StoreTarget:
         except Conflict as error:
             raise Conflict(
                 f"the target has an event with an id of this replay and other content: {error}",
-                remedy="Replay into a store that has none of these events.",
+                remedy=_OTHER_OPTIONS,
             ) from error
 
     def close(self) -> None:
@@ -102,9 +110,9 @@ class StoreTarget:
             )
         if {name: mark.get(name) for name in self._terms} != self._terms:
             raise Conflict(
-                f"the store at {self._service.url} has event {event.id} from a replay with other "
-                "times or effects",
-                remedy="Give the options that it began with, or replay into another store.",
+                f"the store at {self._service.url} has event {event.id} from a replay with another "
+                "selection, other times or effects",
+                remedy=_OTHER_OPTIONS,
             )
         return True
 
@@ -164,6 +172,11 @@ class StoreTarget:
         if codec is None:
             codec = self._codecs[event.schema_id] = JsonCodec(self._text(event))
         return codec
+
+
+def _digest(told: Mapping[str, object]) -> str:
+    """Say in few letters which selection it is: every event carries them."""
+    return hashlib.sha256(orjson.dumps(told, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
 
 
 def _schema_of(version: Mapping[str, Any]) -> object:

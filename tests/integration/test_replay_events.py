@@ -166,7 +166,7 @@ def test_p10_another_store_has_each_event_once_and_sends_none_of_them(
             )
             assert len(receiver.received) == 1, "what is the store's own was sent, nothing else"
             compare(origin.events, shown(http)[1:])
-            with pytest.raises(Conflict, match="from a replay with other times or effects"):
+            with pytest.raises(Conflict, match="from a replay with another selection, other"):
                 into(origin, http, "--shift", "+4d")
 
 
