@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -24,7 +24,7 @@ import orjson
 from apps.service_client import ServiceClient
 from eventstore.metadata import SILENT
 from eventstore.names import subject_of
-from kernel.errors import Conflict, ContractViolation, NotFound, PenstockError
+from kernel.errors import Conflict, ContractViolation, Incompatible, NotFound, PenstockError
 from replay.elsewhere.passage import Moved
 from replay.elsewhere.selection import Identity, SelectedEvents
 from schemas.json_codec import JsonCodec, json_default
@@ -33,6 +33,7 @@ from schemas.wire import HEADER_BYTES
 
 REPLAYED = "penstock_replayed"
 """Metadata of a replayed event: the store and position that it comes from, its times there."""
+_KEEPS_BYTES = "Replay into a topic, which keeps the bytes as they are: --to topic:NAME"
 _OTHER_OPTIONS = "Give the options that it began with, or replay into another store."
 
 
@@ -81,9 +82,14 @@ class StoreTarget:
     def send(self, events: Sequence[Moved]) -> None:
         """Append events behind those that are there. Each line is on disk when it returns."""
         for moved in events:
-            self._settle(moved.event)
+            try:
+                self._settle(moved.event)
+            except (Conflict, ContractViolation, Incompatible) as error:
+                raise _refused(error, moved.origin) from error
+        # All of them before the first is sent: a refusal leaves no part of a request behind.
+        lines = [self._line(each) for each in events]
         try:
-            self._service.send_lines("/v1/import", self._lines(events))
+            self._service.send_lines("/v1/import", iter(lines))
         except ContractViolation as error:
             raise _placed(error, events) from error
         except Conflict as error:
@@ -141,31 +147,53 @@ class StoreTarget:
             )
         return text
 
-    def _lines(self, events: Sequence[Moved]) -> Iterator[bytes]:
-        for moved in events:
-            event, origin = moved.event, moved.origin
-            mark: dict[str, object] = {
-                "store": origin.store_id,
-                "position": origin.position,
-                "version": origin.version,
-                "occurred_at": origin.occurred_at.isoformat(),
-                "recorded_at": origin.recorded_at.isoformat(),
-                **self._terms,
-            }
-            metadata = {name: each for name, each in event.metadata.items() if name != SILENT}
-            metadata[REPLAYED] = mark
-            if not self._effects or event.metadata.get(SILENT) is True:
-                metadata[SILENT] = True
-            line = {
-                "stream": event.stream,
-                "id": str(event.id),
-                "type": event.type,
-                "data": self._codec(event).decode(event.data[HEADER_BYTES:]),
-                "metadata": metadata,
-                "tags": list(event.tags),
-                "occurred_at": event.occurred_at.isoformat(),
-            }
-            yield orjson.dumps(line, default=json_default, option=orjson.OPT_UTC_Z) + b"\n"
+    def _line(self, moved: Moved) -> bytes:
+        event, origin = moved.event, moved.origin
+        mark: dict[str, object] = {
+            "store": origin.store_id,
+            "position": origin.position,
+            "version": origin.version,
+            "occurred_at": origin.occurred_at.isoformat(),
+            "recorded_at": origin.recorded_at.isoformat(),
+            **self._terms,
+        }
+        metadata = {name: each for name, each in event.metadata.items() if name != SILENT}
+        metadata[REPLAYED] = mark
+        if not self._effects or event.metadata.get(SILENT) is True:
+            metadata[SILENT] = True
+        line = {
+            "stream": event.stream,
+            "id": str(event.id),
+            "type": event.type,
+            "data": orjson.Fragment(self._data(origin)),
+            "metadata": metadata,
+            "tags": list(event.tags),
+            "occurred_at": event.occurred_at.isoformat(),
+        }
+        return orjson.dumps(line) + b"\n"
+
+    def _data(self, origin: RecordedEvent) -> bytes:
+        """Return an event's data as JSON. Raises `Incompatible` where that says something else.
+
+        JSON has no NaN, and its texts do not say which branch of a union they are.
+        """
+        codec, body = self._codec(origin), origin.data[HEADER_BYTES:]
+        try:
+            text = orjson.dumps(codec.decode(body), default=json_default, option=orjson.OPT_UTC_Z)
+            same = codec.encode(orjson.loads(text)) == body
+        except (ContractViolation, Incompatible) as error:
+            raise Incompatible(
+                f"the data of position {origin.position}, {origin.stream}, cannot go as JSON: "
+                f"{error}",
+                remedy=_KEEPS_BYTES,
+            ) from error
+        if not same:
+            raise Incompatible(
+                f"the data of position {origin.position}, {origin.stream}, would be others as "
+                "JSON, which has no NaN and no bytes beside text",
+                remedy=_KEEPS_BYTES,
+            )
+        return text
 
     def _codec(self, event: RecordedEvent) -> JsonCodec:
         codec = self._codecs.get(event.schema_id)
@@ -189,7 +217,10 @@ def _placed(error: ContractViolation, events: Sequence[Moved]) -> PenstockError:
     line = error.fields.get("line")
     if not isinstance(line, int) or not 1 <= line <= len(events):
         return error
-    origin = events[line - 1].origin
+    return _refused(error, events[line - 1].origin)
+
+
+def _refused(error: PenstockError, origin: RecordedEvent) -> PenstockError:
     return type(error)(
         f"the target refuses position {origin.position}, {origin.stream}: {error.message}",
         remedy=error.remedy,

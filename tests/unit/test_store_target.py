@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
+import math
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
+import fastavro
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -15,7 +18,7 @@ import pytest
 from apps.elsewhere.store import StoreTarget
 from apps.service_client import ServiceClient
 from eventstore.recovery.events import COLUMNS
-from kernel.errors import Conflict, NotFound
+from kernel.errors import Conflict, Incompatible, NotFound, PenstockError
 from replay.elsewhere.pace import AtOnce
 from replay.elsewhere.passage import Passage
 from replay.elsewhere.selection import SelectedEvents, Selection
@@ -41,8 +44,9 @@ class Service:
 
     url = "http://127.0.0.1:7170"
 
-    def __init__(self) -> None:
+    def __init__(self, refuses: PenstockError | None = None) -> None:
         self.events: dict[str, dict[str, Any]] = {}
+        self._refuses = refuses
 
     def get(self, path: str) -> Any:
         if (found := self.events.get(path.rpartition("/")[2])) is None:
@@ -50,7 +54,8 @@ class Service:
         return found
 
     def post(self, path: str, document: object) -> None:
-        """Take any schema."""
+        if self._refuses is not None:
+            raise self._refuses
 
     def send_lines(self, path: str, lines: Iterator[bytes]) -> None:
         for line in map(json.loads, lines):
@@ -113,6 +118,13 @@ def _row(position: int, body: bytes) -> Mapping[str, object]:
 PLAIN = JsonCodec(ODD).encode({"a": 1.5, "b": "text", "c": 2.5})
 
 
+def _body(a: float, b: str | bytes, c: float) -> bytes:
+    fields = {"a": a, "b": ("string" if isinstance(b, str) else "bytes", b), "c": c}
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, json.loads(ODD), fields)
+    return out.getvalue()
+
+
 @pytest.mark.parametrize(
     "first", [{"after": 50}, {"streams": ("order-1",)}, {"categories": ("order",)}]
 )
@@ -126,3 +138,32 @@ def test_a_store_that_has_another_selection_is_not_taken_for_done(first: dict[st
         log.into(service)
     assert "Give the options that it began with" in caught.value.remedy
     assert len(service.events) == before
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        _body(math.nan, "", 1.0),
+        _body(1.0, b"bytes", 1.0),
+        _body(1.0, "", math.nan),
+        _body(1.0, "", math.inf),
+        PLAIN[:3],
+        PLAIN + b"\0",
+    ],
+    ids=["null", "union", "nan", "infinite", "short", "long"],
+)
+def test_data_that_json_would_change_are_refused_with_their_position(odd: bytes) -> None:
+    service = Service()
+    with pytest.raises(Incompatible, match="position 2, order-2") as caught:
+        Log([PLAIN, odd, PLAIN]).into(service)
+    assert "--to topic:NAME" in caught.value.remedy
+    assert not service.events
+    assert Log([PLAIN, _body(-0.0, "é", 1e300)]).into(service) == 2
+
+
+@pytest.mark.parametrize("kind", [Conflict, Incompatible])
+def test_a_schema_that_is_refused_names_the_position(kind: type[PenstockError]) -> None:
+    refused = kind("no such type here", remedy="Change it.", problem="x")
+    with pytest.raises(kind, match=r"position 1, order-1: no such type here") as caught:
+        Log([PLAIN]).into(Service(refused))
+    assert (caught.value.remedy, caught.value.fields) == ("Change it.", {"problem": "x"})
