@@ -26,7 +26,7 @@ def access_of(settings: Settings, section: Section) -> Access:
     host, mode = settings.text(f"{section}.host"), settings.text("service.auth")
     if mode not in MODES:
         raise Misconfigured(f"service.auth is {mode!r}, must be one of: {', '.join(MODES)}")
-    local = _is_loopback(host)
+    local = is_loopback(host)
     chosen = bool(settings.text("service.token")) and not _is_kept(settings)
     if not local and (mode == "none" or not chosen):
         raise Misconfigured(
@@ -66,7 +66,7 @@ def bearing(settings: Settings, url: str) -> dict[str, str]:
     The workspace's own token is for the services of this machine: it is told to no other one.
     """
     token = settings.text("service.token")
-    if not token or (_is_kept(settings) and not _is_loopback(urlsplit(url).hostname or "")):
+    if not token or (_is_kept(settings) and not is_loopback(urlsplit(url).hostname or "")):
         return {}
     return {"authorization": f"Bearer {token}"}
 
@@ -75,7 +75,8 @@ def _is_kept(settings: Settings) -> bool:
     return settings.values["service.token"].origin == str(TOKEN_FILE)
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Say whether a host is this machine, by its address or as localhost."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

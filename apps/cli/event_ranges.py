@@ -8,7 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
+from apps.access import is_loopback
 from apps.cli.query import moment_of
 from kernel.errors import InvalidRequest
 from replay.elsewhere.pace import AtOnce, AtRate, Gaps, InProportion, Pace
@@ -63,7 +65,9 @@ def elsewhere_of(to: str, *, partitions: int | None = None, token_file: object =
     """Read `--to`, and whether the options beside it are about that. Raises `InvalidRequest`."""
     kind, _, name = to.partition(":")
     if kind not in ("topic", "store") or not name:
-        raise InvalidRequest(f"--to {to!r} is neither a topic nor a store", remedy=_TO)
+        # An address without store: before it may have a password in it.
+        told = repr(kind if "@" in to else to)
+        raise InvalidRequest(f"--to {told} is neither a topic nor a store", remedy=_TO)
     if kind == "store" and not name.startswith(("http://", "https://")):
         raise InvalidRequest(
             "--to store: wants the address of the store's service, which checks what comes in",
@@ -73,7 +77,34 @@ def elsewhere_of(to: str, *, partitions: int | None = None, token_file: object =
         raise InvalidRequest("--partitions is about a topic", remedy=_TO)
     if token_file is not None and kind != "store":
         raise InvalidRequest("--token-file is about another store", remedy=_TO)
+    if kind == "store":
+        _refuse_address(name, has_token=token_file is not None)
     return Elsewhere(is_topic=kind == "topic", name=name)
+
+
+def _refuse_address(url: str, *, has_token: bool) -> None:
+    """Raise `InvalidRequest` for no address, for one with a password, and for one without a token.
+
+    The workspace's own token, wherever it is from, is for services of this machine: another one
+    could use it here.
+    """
+    try:
+        place = urlsplit(url)
+        host = place.hostname
+    except ValueError:
+        place, host = urlsplit(""), None
+    if "@" in place.netloc:
+        raise InvalidRequest(
+            "--to store: names a user or a password in its address, which lists of processes show",
+            remedy="Give the address alone, and the token by --token-file FILE",
+        )
+    if host is None:
+        raise InvalidRequest("what --to store: names is no address of a service", remedy=_TO)
+    if not has_token and not is_loopback(host):
+        raise InvalidRequest(
+            f"the store at {host} is on another machine, which is not told this workspace's token",
+            remedy="Give the other store's own token: --token-file FILE",
+        )
 
 
 def range_of(

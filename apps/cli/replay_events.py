@@ -84,7 +84,10 @@ Partitions = Annotated[
 ]
 TokenFile = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="The other store's token, as its .penstock/token."),
+    typer.Option(
+        metavar="FILE",
+        help="The other store's token, as its .penstock/token; must be given for another machine.",
+    ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Tell what would be sent; send nothing.")]
 

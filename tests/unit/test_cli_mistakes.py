@@ -85,6 +85,15 @@ MISTAKES = [
         "--partitions is about a topic",
     ),
     ("replay events --to store:http://x --token-file x", EXIT_USAGE, "x cannot be read: No such"),
+    (
+        "replay events --to store:https://192.0.2.1:7170",
+        EXIT_USAGE,
+        "fix: Give the other store's own token: --token-file",
+    ),
+    ("replay events --to store:http://kim:secret@127.0.0.1", EXIT_USAGE, "names a user"),
+    ("replay events --to http://kim:secret@127.0.0.1", EXIT_USAGE, "neither a topic nor a store"),
+    ("replay events --to store:http://[::1", EXIT_USAGE, "is no address of a service"),
+    ("replay events --to store:http://[::1]:7170", EXIT_FAILED, "there is no lake"),
     ("replay events --to topic:t", EXIT_FAILED, "there is no lake"),
     ("replay apply nope", EXIT_FAILED, "no projection nope; there are: none"),
     ("source status nope", EXIT_FAILED, "no source nope; there are: none"),
@@ -160,6 +169,7 @@ def test_a_mistake_is_answered_in_words(
     assert shown.err.startswith("error: ")
     assert shown.err.count("\n  fix: ") == 1, "cause first, then what to do"
     assert GENERIC not in shown.err
+    assert "secret" not in shown.err
     assert not any(tmp_path.iterdir()), "a command that only asks leaves nothing behind"
 
 
