@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from apps.access import is_loopback
 from apps.cli.query import moment_of
-from kernel.errors import InvalidRequest
+from kernel.errors import InvalidRequest, NotFound
 from replay.elsewhere.pace import AtOnce, AtRate, Gaps, InProportion, Pace
 from replay.elsewhere.times import Shift, rate_of, span_of, speed_of
 
@@ -195,13 +195,23 @@ def selection_of(
 
 
 def _kept_head(name: str, log: LakeEvents, lake: Lake) -> int:
-    """Return the store's last position as of a savepoint. Raises `NotFound`."""
+    """Return the store's last position as of a savepoint. Raises `NotFound`.
+
+    Also where the savepoint knows none: all that there is would go out as what came since.
+    """
     from lake.savepoint_states import kept_as
     from lake.tables import Tables
     from pipeline.commit.manifest import Manifest
 
     heads = Manifest(lake, Tables()).at(kept_as(lake, name).epoch).heads
-    return int(heads.get(log.contents.store_id, 0))
+    found = log.last_of(heads)
+    if found is None:
+        raise NotFound(
+            f"the savepoint {name} knows no position of this store, {', '.join(log.store_ids)}",
+            remedy="Name the ids that the store had then, too, the oldest first: --from-store ID; "
+            "or give a position.",
+        )
+    return found
 
 
 def _place(text: str | None, option: str) -> int | str | datetime | None:

@@ -164,7 +164,8 @@ def _topic(
     refuse_name(name, found, log.sources)
     told = {
         **selected.selection.told,
-        "store": log.contents.store_id,
+        # A store that got a new id goes on as the same one.
+        "store": log.store_ids[0],
         "shift_s": shift.by.total_seconds(),
         "effects": effects,
     }

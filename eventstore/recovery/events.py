@@ -90,6 +90,22 @@ class LakeEvents:
         return self._contents
 
     @property
+    def store_ids(self) -> tuple[str, ...]:
+        """The ids of the store, oldest first."""
+        return tuple(each.store_id for each in self._segments)
+
+    def last_of(self, heads: Mapping[str, int]) -> int | None:
+        """Return the store's last position where stores had these; None where it is not of them.
+
+        Under the newest id that is: heads of earlier days know older ones alone. What was lost
+        when the store got its next id does not count.
+        """
+        for each in reversed(self._segments):
+            if each.store_id in heads:
+                return min(int(heads[each.store_id]), each.last)
+        return None
+
+    @property
     def sources(self) -> tuple[str, ...]:
         """The captured sources whose changes the lake has, too."""
         last = Manifest(self._lake, Tables()).last()

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
@@ -13,11 +14,13 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from apps.cli.event_ranges import EventRange, selection_of
 from eventstore.archive import Archived
 from eventstore.recovery.events import COLUMNS, LakeEvents, refuse_gaps
 from eventstore.recovery.stored_events import StoredEvents
-from kernel.errors import Incompatible, InvalidRequest
+from kernel.errors import Incompatible, InvalidRequest, NotFound
 from lake.layout import Lake, events_log
+from pipeline.commit.manifest import Manifest
 from schemas.records import RecordedEvent
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -59,6 +62,24 @@ def test_a_log_that_goes_on_behind_those_that_were_named_is_asked_for(lake: Lake
     with pytest.raises(InvalidRequest, match=f"goes on as {third}"):
         LakeEvents(lake, [OLD, NEW])
     assert LakeEvents(lake, [OLD, NEW, third]).contents.head == 122
+
+
+def test_what_a_savepoint_has_of_a_store_is_found_under_the_ids_of_its_day(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = LakeEvents(lake, [OLD, NEW])
+    asked = EventRange(since="day", until=None, categories=(), streams=())
+
+    def behind(heads: dict[str, int]) -> int:
+        monkeypatch.setattr(Manifest, "at", lambda *_: SimpleNamespace(heads=heads))
+        monkeypatch.setattr("lake.savepoint_states.kept_as", lambda *_: SimpleNamespace(epoch=1))
+        return selection_of(asked, log, lake, but_ending=None).after
+
+    assert behind({NEW: 110, OLD: 100}) == 110
+    assert behind({OLD: 40}) == 40
+    assert behind({OLD: 95}) == 90, "91 to 95 were lost; those of the new id came since"
+    with pytest.raises(NotFound, match="savepoint day knows no position of this store"):
+        behind({str(UUID(int=12)): 7})
 
 
 class Archiving(StoredEvents):
