@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from replay.elsewhere.selection import SelectedEvents, Survey
     from replay.elsewhere.times import Shift
 
+_PART = 5_000
+"""Events of a part: their data are in memory together, however large each of them is."""
 To = Annotated[
     str, typer.Option(metavar="WHERE", help="topic:NAME, or store:URL of another one's service.")
 ]
@@ -128,7 +130,7 @@ def events(
     from replay.elsewhere.passage import Passage
     from replay.elsewhere.selection import SelectedEvents
 
-    log = LakeEvents(lake, from_store or ())
+    log = LakeEvents(lake, from_store or (), part=_PART)
     # What streams show is not appended by clients.
     ending = None if place.is_topic else METADATA_SUFFIX
     selected = SelectedEvents(log, selection_of(asked, log, lake, but_ending=ending))

@@ -16,6 +16,8 @@ from replay.elsewhere.pace import AtOnce, Pace, Schedule
 from schemas.logged_event import event_of_row
 from schemas.records import RecordedEvent
 
+_TOGETHER = 1_000
+"""Events that are objects at the same time: one takes a kilobyte, beside its data."""
 _TIMES = ("recorded_at", "occurred_at")
 _KNOWN_BY = ("position", "stream", "store_id", "event_id")
 _TOLD = ("position", "stream", *_TIMES)
@@ -119,8 +121,9 @@ class SelectedEvents:
     def after(self, position: int) -> Iterator[RecordedEvent]:
         """Yield the selected events behind a position, ascending."""
         for part in self._read(position):
-            for row in self._taken(part).to_pylist():
-                yield event_of_row(row)
+            for rows in self._taken(part).to_batches(max_chunksize=_TOGETHER):
+                for row in rows.to_pylist():
+                    yield event_of_row(row)
 
     def first_behind(self, position: int) -> Identity | None:
         """Return what the first selected event behind a position is known by."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -236,3 +237,20 @@ def test_times_beyond_the_calendar_are_refused() -> None:
     with pytest.raises(InvalidRequest, match="would leave the years 1 to 9999"):
         Shift(timedelta(days=-800_000)).refuse_beyond(T0, T0)
     Shift(timedelta(days=-734_868)).refuse_beyond(T0, T0)
+
+
+def test_the_events_of_a_part_are_not_in_memory_together() -> None:
+    table = log_of([1] * 20_000)
+
+    class Whole:
+        def parts(self, **_: object) -> Iterator[pa.Table]:
+            yield table
+
+    tracemalloc.start()
+    try:
+        events = SelectedEvents(Whole(), Selection(up_to=table.num_rows)).after(0)
+        assert next(events).position == 1
+        assert tracemalloc.get_traced_memory()[1] < 5e6
+    finally:
+        tracemalloc.stop()
+    assert sum(1 for _ in events) == 20_000
