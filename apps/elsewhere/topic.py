@@ -9,6 +9,7 @@ that a topic has one replay, once: the same command goes on with it, another one
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Mapping, Sequence
 
@@ -16,11 +17,13 @@ import orjson
 
 from apps.settings import Settings
 from cdc.connectors import EVENT_HEADERS
-from kernel.errors import Conflict, InvalidRequest
+from kernel.errors import Conflict, InvalidRequest, Unavailable
 from kernel.positions import TopicId
 from pipeline.read.kafka_topics import KafkaTopics
 from projections.sinks.placed_transactions import KeyedRecord, PlacedTransactions
 from replay.elsewhere.passage import Moved
+
+log = logging.getLogger("penstock.replay")
 
 ORIGIN_STORE, ORIGIN_POSITION = "penstock-origin-store", "penstock-origin-position"
 ORIGIN_TIMES = "penstock-origin-occurred-at", "penstock-origin-recorded-at"
@@ -58,6 +61,7 @@ class TopicTarget:
     ) -> None:
         self._topics = KafkaTopics(settings.required("kafka.bootstrap"))
         self._topic = topic
+        self._largest = settings.number("kafka.max_record_bytes")
         self._told = json.loads(json.dumps(told))
         self._silent = () if told.get("effects") else ((SILENT, b"true"),)
         self._id = self._found(partitions or settings.number("kafka.partitions"), partitions)
@@ -65,7 +69,7 @@ class TopicTarget:
         self._transactions = PlacedTransactions(
             self._topics,
             name,
-            max_record_bytes=settings.number("kafka.max_record_bytes"),
+            max_record_bytes=self._largest,
             again=_AGAIN,
         )
 
@@ -106,12 +110,23 @@ class TopicTarget:
         if found is None:
             self._topics.make(self._topic, wanted, {})
             found = self._topics.made(self._topic)
+            self._allow_records()
         if asked is not None and found.partitions != asked:
             raise Conflict(
                 f"the topic {self._topic} has {found.partitions} partitions, not {asked}",
                 remedy="Leave --partitions out, or name another topic.",
             )
         return found
+
+    def _allow_records(self) -> None:
+        """Let the topic take what those of captured tables do: what came in may be as large.
+
+        Whoever may not alter topics goes on: most events are small, and one that is not says so.
+        """
+        try:
+            self._topics.allow([self._topic], self._largest)
+        except Unavailable as error:
+            log.warning("%s: %s", self._topic, error)
 
     def _record(self, moved: Moved) -> KeyedRecord:
         event, origin = moved.event, moved.origin

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from confluent_kafka import Message
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from typer.testing import CliRunner, Result
 
 from apps.cli import build
@@ -121,6 +122,17 @@ def test_a_topic_goes_on_where_the_range_ended(reader: Reader) -> None:
     told = [headers(each) for each in reader.records()]
     assert {each["category"] for each in told} == {"order"}
     assert not any("penstock-silent" in each for each in told)
+
+
+def test_a_topic_that_is_made_takes_the_largest_record(reader: Reader) -> None:
+    # More than the broker of the tests takes by itself.
+    largest = str(128 * 2**20)
+    environment = reader.environment(PENSTOCK_KAFKA_MAX_RECORD_BYTES=largest)
+    replayed(environment, "--to", f"topic:{reader.topic}", "--until", "1")
+    resource = ConfigResource(ResourceType.TOPIC, reader.topic)
+    admin = AdminClient({"bootstrap.servers": reader.bootstrap})
+    told = admin.describe_configs([resource])[resource].result(20)
+    assert told["max.message.bytes"].value == largest
 
 
 @pytest.fixture
