@@ -125,7 +125,9 @@ def _of_set(node: exp.Expr, absent: dict[str, exp.Expr], meanings: GroupingMeani
         if isinstance(found, exp.Grouping):
             (of,) = found.expressions
             return exp.Literal.number(1 if meanings.text(of) in absent else 0)
-        inside = found.find_ancestor(*AGGREGATES) is not None or isinstance(found, AGGREGATES)
+        # A condition in FILTER is asked of each row, as the argument beside it is.
+        of_rows = (exp.Filter, *AGGREGATES)
+        inside = isinstance(found, of_rows) or found.find_ancestor(*of_rows) is not None
         null = None if inside else absent.get(meanings.text(found))
         return found if null is None else null.copy()
 

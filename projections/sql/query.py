@@ -269,7 +269,7 @@ def having_of(
     group_texts = {same_text(group) for group in groups}
 
     def replaced(found: exp.Expr) -> exp.Expr:
-        if isinstance(found, AGGREGATES):
+        if isinstance(found, (exp.Filter, *AGGREGATES)):
             return found.copy()
         if not isinstance(found, exp.Column) or len(found.parts) != 1:
             return found
