@@ -12,7 +12,7 @@ from typing import Protocol
 
 from sqlglot import exp
 
-from projections.sql.expressions import AGGREGATES
+from projections.sql.expressions import AGGREGATES, render
 from projections.sql.outer_joins import null_of
 from projections.sql.places import Script, offset_of
 
@@ -48,6 +48,7 @@ def queries_of_sets(
 ) -> list[exp.Select]:
     """Return a SELECT for each set, with NULL of the expression's type where it does not group."""
     fixed, sets = _sets(script, select.args["group"], at)
+    _refuse_several(script, select, at)
     groups = [[(each, *meanings.group(each)) for each in found] for found in sets]
     nulls = {text: null_of(kind) for found in groups for _, text, kind in found}
     queries = []
@@ -108,6 +109,24 @@ def _sets(script: Script, clause: exp.Expr, at: int) -> tuple[_Set, list[_Set]]:
     return tuple(fixed), sets
 
 
+def _refuse_several(script: Script, select: exp.Select, at: int) -> None:
+    for part in (*select.expressions, *filter(None, [select.args.get("having")])):
+        for found in part.find_all(exp.Grouping):
+            count = len(found.expressions)
+            if count == 1:
+                continue
+            # Its bits are in the order of its arguments, the last one's is 1.
+            bits = [
+                f"GROUPING({render(each)})" + (f" * {2**place}" if place else "")
+                for place, each in zip(range(count - 1, -1, -1), found.expressions, strict=True)
+            ]
+            raise script.refusal(
+                f"GROUPING of {count} expressions is not compiled",
+                at=offset_of(found, at),
+                fix=f"Ask of one at a time: {' + '.join(bits) or 'GROUPING(a)'}.",
+            )
+
+
 def _members(node: exp.Expr) -> _Set:
     if isinstance(node, exp.Tuple):
         return tuple(node.expressions)
@@ -123,8 +142,7 @@ def _of_set(node: exp.Expr, absent: dict[str, exp.Expr], meanings: GroupingMeani
 
     def replaced(found: exp.Expr) -> exp.Expr:
         if isinstance(found, exp.Grouping):
-            (of,) = found.expressions
-            return exp.Literal.number(1 if meanings.text(of) in absent else 0)
+            return exp.Literal.number(1 if meanings.text(found.expressions[0]) in absent else 0)
         # A condition in FILTER is asked of each row, as the argument beside it is.
         of_rows = (exp.Filter, *AGGREGATES)
         inside = isinstance(found, of_rows) or found.find_ancestor(*of_rows) is not None

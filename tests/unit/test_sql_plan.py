@@ -312,6 +312,11 @@ REFUSED = [
         "flight",
         "32 sets of groups",
     ),
+    (
+        "SELECT flight, GROUPING(flight, origin) AS g {FROM} GROUP BY CUBE (flight, origin)",
+        "GROUPING(flight",
+        "GROUPING of 2 expressions",
+    ),
     ("SELECT flight, (SELECT MAX(delay) + 1 {FROM}) AS m {FROM}", "MAX", "one value of all"),
     ("SELECT v.k AS flight FROM (VALUES (1)) AS v(k)", "1", "VALUES is not compiled"),
     ("SELECT carrier {FROM} INTERSECT ALL SELECT origin {FROM}", "carrier", "INTERSECT ALL is"),
