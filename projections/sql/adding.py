@@ -38,6 +38,8 @@ GIVEN = "given"
 """The view of the rows that the table has of the touched keys."""
 _TOTAL = "DECIMAL(20,0)"
 """Whole numbers of an average are added as this: their total may be more than a BIGINT holds."""
+_WIDE = "DECIMAL(30,0)"
+"""A sum of such numbers."""
 _MOST_SUMMED = 28
 """A sum of decimals of no more digits has room for all of them."""
 _AGAIN = {
@@ -122,7 +124,7 @@ def added_sql(adding: Adding, dialect: Dialect) -> str:
     They have the tree's columns and those of `ORDER`.
     """
     calls = tuple(call for call, _ in adding.held)
-    new = replace(adding.groups, calls=calls)
+    new = _wide(replace(adding.groups, calls=calls))
     known = " AND ".join(f"{dialect.name(key)} IS NOT NULL" for _, key in adding.keys)
     same = " AND ".join(f"g.{dialect.name(a)} = n.{dialect.name(b)}" for a, b in adding.keys)
     before = ", ".join(
@@ -146,6 +148,22 @@ def added_sql(adding: Adding, dialect: Dialect) -> str:
     )
 
 
+def _wide(groups: Grouped) -> Grouped:
+    """Return groups whose sums of whole numbers hold more than the columns that show them.
+
+    A part may be more than a BIGINT where the whole is not.
+    """
+    below, calls = groups.input, []
+    for number, call in enumerate(groups.calls):
+        if call.function is Function.SUM and call.kind in INTEGERS:
+            assert call.argument is not None, "a sum is of a value"
+            name = f"__wide{number}"
+            below = _beside(below, name, call.argument)
+            call = replace(call, argument=name, kind=_TOTAL, type=_WIDE)
+        calls.append(call)
+    return replace(groups, input=below, calls=tuple(calls))
+
+
 def _made_one(adding: Adding, dialect: Dialect) -> Iterator[str]:
     for call, _ in adding.held:
         yield f"{_again(call, dialect)} AS {dialect.name(call.name)}"
@@ -159,9 +177,9 @@ def _made_one(adding: Adding, dialect: Dialect) -> Iterator[str]:
 
 def _again(call: Call, dialect: Dialect) -> str:
     function = _AGAIN[call.function]
-    again = Call(
-        name=call.name, function=function, argument=call.name, kind=call.type, type=call.type
-    )
+    whole_sum = call.function is Function.SUM and call.kind in INTEGERS
+    kind = _WIDE if whole_sum else call.type
+    again = Call(name=call.name, function=function, argument=call.name, kind=kind, type=call.type)
     value = called(again, dialect)
     return f"CAST({value} AS {call.type})" if function is Function.SUM else value
 
