@@ -37,6 +37,10 @@ class Meanings:
         """Take note that all rows of a target were made by a plan's meaning."""
         self._known[target.app_id] = meaning_of(plan, include_late=target.include_late)
 
+    def same(self, plan: Plan, target: Target) -> bool:
+        """Say whether a plan's meaning made all rows that a target has."""
+        return self._before(target) == meaning_of(plan, include_late=target.include_late)
+
     def of(self, plan: Plan, target: Target, *, whole: bool) -> str:
         """Return what made a target's rows, after a run of a plan that made them all or some."""
         now = meaning_of(plan, include_late=target.include_late)

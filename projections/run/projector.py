@@ -334,9 +334,11 @@ class Projector:
         if plan.strategy is Strategy.REGIONS and retyped(stored, shape_of(plan.tree)):
             return None
         hidden = {each.name for each in plan.tree.columns if each.name.startswith(PARTIAL)}
-        lacking = bool(hidden - {*stored.names})
-        if lacking or plan.ordered != ({*ORDER} <= {*stored.names}):
-            # An earlier version of the software kept it, by other means.
+        held = {name for name in stored.names if name.startswith(PARTIAL)}
+        unlike = hidden != held or (hidden and not self.meanings.same(plan, target))
+        if unlike or plan.ordered != ({*ORDER} <= {*stored.names}):
+            # Another version of the software kept it, by other means: what is hidden in its rows
+            # may be none of this plan's, or NULL as if there were nothing to add to.
             return None
         try:
             changes = self._changes(plan, target, catalog, after, up_to)

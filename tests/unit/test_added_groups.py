@@ -19,8 +19,9 @@ from deltalake import DeltaTable
 from kernel import failpoints
 from kernel.positions import Epoch
 from lake.layout import Lake
-from lake.tables import Tables
+from lake.tables import TableAt, Tables
 from lake.writer import ArrowWriter, Guard
+from pipeline.commit.manifest import Projected
 from pipeline.typed.columns import EVENT_COLUMNS
 from projections.run import engines
 from projections.run.catalog import LIVE, PROJECTION, Entry
@@ -181,3 +182,27 @@ def test_a_table_of_an_earlier_version_is_written_anew_once(tmp_path: Path, lack
     visits.start()
     assert visits.run("stays", visits.seen(drawn(6, 3))).whole
     assert not visits.run("stays", visits.seen(drawn(7, 3))).whole
+
+
+def test_rows_that_other_software_merged_are_not_added_to(tmp_path: Path) -> None:
+    visits = Visits(tmp_path)
+    visits.run("stays", visits.seen([("a", 1, 1), ("b", 2, 9)]))
+    merged = visits.seen([("a", 3, 2), ("a", 4, 3)])
+    visits.run("stays", merged)
+    # Software that knows no hidden columns leaves NULL in the rows that it merges.
+    rows = DeltaTable(visits.path("stays")).to_pyarrow_table()
+    for place, each in enumerate(rows.schema):
+        if each.name.startswith("_partial_"):
+            nulls = pa.nulls(rows.num_rows, each.type)
+            rows = rows.set_column(place, each, nulls)
+    target = live_target(visits.lake, "stays", 1)
+    last = visits.seen([("b", 5, 9)])
+    version = ArrowWriter(Tables()).overwrite(target.path, rows, Guard(target.app_id, last))
+    at = TableAt(version=version, as_of_epoch=last)
+    noted = Projected(epoch=last, name=target.app_id, tables={target.name: at})
+    visits.made.site.manifest.project(noted)
+    visits.start()
+    assert visits.run("stays", visits.seen([("a", 6, 10)])).whole
+    assert {row["person"]: row["mean"] for row in visits.rows("stays")} == {"a": 4.0, "b": 9.0}
+    assert not visits.run("stays", visits.seen([("a", 7, 4)])).whole
+    assert {row["person"]: row["mean"] for row in visits.rows("stays")} == {"a": 4.0, "b": 9.0}
