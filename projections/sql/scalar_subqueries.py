@@ -13,7 +13,8 @@ from sqlglot import exp
 from projections.sql.expressions import AGGREGATES
 from projections.sql.places import Script, offset_of
 
-_VALUE = "value"
+_VALUE = "penstock_value_"
+"""Begins the name of the table that a value is in, and of its column: a query has no such names."""
 _ONE_ROW = "one_row"
 _FORM = "Select one aggregate alone, (SELECT MAX(amount) FROM x WHERE …), and compute around it."
 
@@ -33,18 +34,21 @@ def with_values(script: Script, select: exp.Select, at: int) -> exp.Select:
     changed = select.copy()
     joins = [*(changed.args.get("joins") or [])]
     for number, found in enumerate([*_values_in(changed)]):
-        name = f"penstock_value_{number}"
-        query, count = _one_row(script, found, at)
+        name = f"{_VALUE}{number}"
+        query, count = _one_row(script, found, name, at)
         join = exp.Join(
             this=exp.Subquery(this=query, alias=exp.TableAlias(this=exp.to_identifier(name))),
             side="LEFT",
         )
         join.meta[_ONE_ROW] = True
         joins.append(join)
-        value: exp.Expr = exp.column(_VALUE, table=name)
+        value: exp.Expr = exp.column(name, table=name)
+        value.meta["start"] = offset_of(found, at)
         # A group of no rows is none, where a count of them is 0.
         value = exp.Coalesce(this=value, expressions=[exp.Literal.number(0)]) if count else value
-        found.replace(value)
+        # A column of ours in place of an item would give it our name.
+        unnamed = found.parent is changed and found.arg_key == "expressions"
+        found.replace(exp.Paren(this=value) if unnamed else value)
     changed.set("joins", joins)
     return changed
 
@@ -58,7 +62,7 @@ def _values_in(select: exp.Select) -> Iterator[exp.Subquery]:
                 yield found
 
 
-def _one_row(script: Script, found: exp.Subquery, at: int) -> tuple[exp.Select, bool]:
+def _one_row(script: Script, found: exp.Subquery, name: str, at: int) -> tuple[exp.Select, bool]:
     """Return the query as a group of all its rows, and whether its value is a count."""
     query = found.this
     items = query.expressions if isinstance(query, exp.Select) else []
@@ -73,6 +77,6 @@ def _one_row(script: Script, found: exp.Subquery, at: int) -> tuple[exp.Select, 
             fix=_FORM,
         )
     made: exp.Select = query.copy()
-    made.set("expressions", [exp.alias_(value.copy(), _VALUE)])
+    made.set("expressions", [exp.alias_(value.copy(), name)])
     made.set("group", exp.Group(expressions=[exp.Literal.string("all")]))
     return made, isinstance(whole, exp.Count | exp.CountIf)

@@ -165,6 +165,7 @@ REFUSED = [
     ("SELECT * {FROM}", "*", "* does not name columns"),
     ("SELECT e.* {FROM}", "e.*", "* does not name columns"),
     ("SELECT flight, delay + 1 {FROM}", "delay", "an expression without a name"),
+    ("SELECT flight, (SELECT MAX(delay) {FROM}) {FROM}", "MAX", "an expression without a name"),
     ("SELECT flight, delay AS flight {FROM}", "delay", "two columns are named flight"),
     ("SELECT flight, delay AS _d {FROM}", "delay", "'_d' cannot name a column"),
     ("SELECT flight, dealy {FROM}", "dealy", "no input has a column dealy; did you mean delay?"),
@@ -485,3 +486,18 @@ def test_catalog_documents_are_read_or_refused() -> None:
     for wrong in ({"tables": {}}, {"streams": []}, {"streams": {"a": {}}}):
         with pytest.raises(Misconfigured, match="catalog document"):
             catalog_from(wrong)
+
+
+def test_a_column_called_value_stands_beside_the_value_of_a_subquery() -> None:
+    stream = Relation(
+        name="s",
+        columns=(Column(name="k", type="INT"), Column(name="value", type="INT")),
+        key=(),
+        event_time=None,
+    )
+    decl = parse_script(
+        "CREATE PROJECTION p WITH (key = k) AS "
+        "SELECT k, value, (SELECT MAX(value) FROM STREAM s) AS most FROM STREAM s"
+    ).projections[0]
+    found = plan(decl, MemoryCatalog(streams={"s": stream}))
+    assert [each.name for each in found.columns] == ["k", "value", "most"]
