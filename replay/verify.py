@@ -13,7 +13,7 @@ from kernel.positions import Epoch
 from lake.datasets import schema_of
 from lake.tables import kept
 from pipeline.typed.columns import EPOCH
-from projections.sql.shape import ORDER
+from projections.sql.shape import ORDER, PARTIAL
 from replay.book import READY, Replay, ReplayBook, State
 from replay.comparison import row_differences
 from replay.differences import RowDifferences
@@ -51,9 +51,10 @@ NOTHING = Expectation()
 class GenerationComparison:
     """What differs between the live generation and the built one, at one epoch.
 
-    `types` counts every column, hidden ones too. `columns` are those whose values were compared:
-    all that both have but `_epoch`, which says when a row was written, those of a row's order where
-    the runner does not choose the newest row by them, and those that are expected to differ.
+    `types` counts every column; a hidden one only where both have it and their queries are one.
+    `columns` are those whose values were compared: all that both have but such hidden ones,
+    `_epoch`, which says when a row was written, those of a row's order where the runner does not
+    choose the newest row by them, and those that are expected to differ.
     `declared`: late rows were asked for, so that differing rows are what was wanted.
     """
 
@@ -183,12 +184,13 @@ def _compare(
     # Elsewhere the order is what a first run wrote and later ones did not keep up.
     by_order = subject_of(site, replay.name, replay.text).plan.ordered
     left_out = {EPOCH, *expectation.columns, *(() if by_order else ORDER)} - set(key)
-    compared = tuple(name for name in columns if name not in left_out)
+    own = _of_one_alone(site, replay, stable, built) - {*key, *expectation.columns}
+    compared = tuple(name for name in columns if name not in left_out | own)
     return GenerationComparison(
         name=replay.name,
         generation=replay.generation,
         epoch=replay.epoch,
-        types=type_differences(stable, built),
+        types=tuple(each for each in type_differences(stable, built) if each.name not in own),
         rows=row_differences(
             stable,
             built,
@@ -201,6 +203,14 @@ def _compare(
         expectation=expectation,
         declared=declared,
     )
+
+
+def _of_one_alone(site: Site, replay: Replay, stable: DeltaTable, built: DeltaTable) -> set[str]:
+    """Return the hidden columns that say how one of two different queries is kept."""
+    live, candidate = ({*schema_of(table).names} for table in (stable, built))
+    hidden = {n for n in live | candidate if n.startswith(PARTIAL) or n in ORDER}
+    same = entry_of(site, replay.name).text == replay.text
+    return hidden - (live & candidate) if same else hidden
 
 
 def _refuse_unknown(expected: Sequence[str], known: set[str]) -> None:
