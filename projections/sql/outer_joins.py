@@ -17,6 +17,16 @@ def side_of(join: exp.Expr) -> str:
     return join.text("side").upper()
 
 
+def shared_columns(select: exp.Select) -> frozenset[str]:
+    """Return the columns in USING of RIGHT and FULL joins, in lower case."""
+    return frozenset(
+        name.name.lower()
+        for join in select.args.get("joins") or []
+        if side_of(join) in ("RIGHT", "FULL")
+        for name in join.args.get("using") or []
+    )
+
+
 def mirrored(script: Script, select: exp.Select, at: int) -> exp.Select:
     """Write a first RIGHT JOIN as a LEFT JOIN of the sides exchanged.
 

@@ -22,7 +22,7 @@ from projections.sql.grouping_sets import has_sets, queries_of_sets
 from projections.sql.inputs import source_at
 from projections.sql.match_clause import MatchClause, clause_of
 from projections.sql.matching import matched
-from projections.sql.outer_joins import full, mirrored, side_of
+from projections.sql.outer_joins import full, mirrored, shared_columns, side_of
 from projections.sql.parse import ProjectionDecl
 from projections.sql.places import Script, offset_of
 from projections.sql.query import Output, read_items, refuse_clauses, resolved, unique
@@ -166,6 +166,7 @@ class _Reader:
     def _select(self, select: exp.Select, named: Mapping[str, exp.Expr]) -> Node:
         at = offset_of(select, self.at)
         refuse_clauses(self.script, select, at, known=_STEPS)
+        shared = shared_columns(select)
         select = mirrored(self.script, joins.without_subqueries(self.script, select, at), at)
         select = with_values(self.script, select, at)
         if select.args.get("from_") is None:
@@ -174,6 +175,7 @@ class _Reader:
             )
         node, sources = self._joined(select, len(select.args.get("joins") or []), named, at)
         names = Names(self.script, sources, at=at)
+        names.scope.shared = shared
         if has_sets(select):
             return self._sets(names, select, named, at)
         where = select.args.get("where")

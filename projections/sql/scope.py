@@ -52,13 +52,17 @@ def source_of(
 
 
 class QueryScope:
-    """The sources of one query, first the driving one. `window` adds window_start, window_end."""
+    """The sources of one query, first the driving one. `window` adds window_start, window_end.
+
+    `shared` are the columns, in lower case, by which a join is made that either side may lack.
+    """
 
     def __init__(self, script: Script, sources: Sequence[QuerySource], *, at: int) -> None:
         self.script = script
         self.sources = tuple(sources)
         self.at = at
         self.window = False
+        self.shared: frozenset[str] = frozenset()
 
     def resolve(self, node: exp.Expr) -> exp.Expr:
         """Return a copy in which every column is `alias`.`column`, in its own spelling."""
@@ -136,10 +140,12 @@ class QueryScope:
             return having[0]
         aliases = [source.alias for source in self.sources]
         if having:
+            either = ", ".join(f"{s.alias}.{parts[0]}" for s in having)
+            one = f"Say which one: {having[0].alias}.{parts[0]}."
             raise self.script.refusal(
                 f"{parts[0]} is a column of {' and of '.join(s.alias for s in having)}",
                 at=at,
-                fix=f"Say which one: {having[0].alias}.{parts[0]}.",
+                fix=f"Write COALESCE({either})." if name in self.shared else one,
             )
         if len(parts) > 1:
             raise self.script.refusal(

@@ -488,6 +488,20 @@ def test_catalog_documents_are_read_or_refused() -> None:
             catalog_from(wrong)
 
 
+@pytest.mark.parametrize(
+    ("side", "either"),
+    [
+        ("FULL", "a.carrier, b.carrier"),
+        ("FULL OUTER", "a.carrier, b.carrier"),
+        ("RIGHT", "b.carrier, a.carrier"),
+    ],
+)
+def test_a_column_of_both_sides_is_the_value_of_either(side: str, either: str) -> None:
+    with pytest.raises(InvalidRequest, match="carrier is a column of") as caught:
+        made(f"SELECT carrier {FROM.removesuffix('e')} a {side} JOIN airlines b USING (carrier)")
+    assert caught.value.remedy == f"Write COALESCE({either})."
+
+
 def test_a_column_called_value_stands_beside_the_value_of_a_subquery() -> None:
     stream = Relation(
         name="s",
