@@ -76,11 +76,12 @@ def kept_beside(new: Stands, kept: Iterable[Stands]) -> frozenset[Version] | Non
     """Return the versions that stay when `new` is kept, its own among them if it is worth it.
 
     None where the beginning of its events was hidden since: all stay as they are. Others of other
-    events or shapes go. Of each stretch of versions the first one stays, and the newest of all.
+    events go, and those with a type in another shape; one that had not seen a type yet says nothing
+    of its shape. Of each stretch of versions the first one stays, and the newest of all.
     Stretches are a power of two long, so that at most `MOST` have one: as a stream grows they
     double, and every second one goes.
     """
-    alike = [each for each in kept if each.shapes == new.shapes]
+    alike = [each for each in kept if _alike(each.shapes, new.shapes)]
     later = [each.version for each in alike if each.first_version > new.first_version]
     if later and max(later) >= new.version:
         return None
@@ -93,6 +94,11 @@ def kept_beside(new: Stands, kept: Iterable[Stands]) -> frozenset[Version] | Non
     for version in sorted(versions):
         firsts.setdefault(version // length, version)
     return frozenset([*firsts.values(), newest])
+
+
+def _alike(shapes: Mapping[str, int], others: Mapping[str, int]) -> bool:
+    """Whether every type that both have has one shape."""
+    return all(others.get(subject, shape) == shape for subject, shape in shapes.items())
 
 
 class MemorySnapshots:

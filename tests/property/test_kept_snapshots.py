@@ -60,3 +60,13 @@ def test_what_stands_for_hidden_events_goes_and_nothing_older_comes_back() -> No
     assert kept_beside(hidden, [shown]) is None
     assert kept_beside(Stand(Version(12)), [shown]) is None
     assert kept_beside(Stand(Version(13), shapes={"a": 2}), [shown]) == {13}
+
+
+def test_types_that_only_one_of_two_has_seen_are_no_difference() -> None:
+    early, late = Stand(Version(5), shapes={"a": 1}), Stand(Version(9), shapes={"a": 1, "b": 1})
+    assert kept_beside(early, [late]) == {5, 9}
+    assert kept_beside(late, [early]) == {5, 9}
+    assert kept_beside(Stand(Version(5), shapes={"a": 2}), [late]) == {5}
+    assert kept_beside(Stand(Version(9), shapes={"a": 2, "b": 1}), [early]) == {9}
+    hidden = Stand(Version(9), first_version=Version(4), shapes={"a": 1, "b": 1})
+    assert kept_beside(early, [hidden]) is None
