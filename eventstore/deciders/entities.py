@@ -15,7 +15,7 @@ from typing import Any
 from eventstore.deciders.decided_events import Place, place_of
 from eventstore.deciders.decider import Decider
 from eventstore.deciders.explanation import ExplainedEvent, Explanation
-from eventstore.deciders.snapshots import Snapshot, Snapshots
+from eventstore.deciders.snapshots import Snapshot, Snapshots, Stand
 from eventstore.deciders.tasks import Explain, Fold, Freeze, MakeSnapshot, Unfolded
 from eventstore.deciders.workers import Workers
 from eventstore.store import EventStore, StreamPage
@@ -336,6 +336,9 @@ class Entities:
         every = loaded.snapshot_every
         if not every or fold.folded < every:
             return
+        # The newest is nearly always kept, an earlier one only where its stretch has none.
+        if fold.version != fold.head and not await self._would_keep(loaded, fold):
+            return
         text, why = await self._workers.run(MakeSnapshot(entity=fold.state))
         try:
             if text is None:
@@ -362,6 +365,15 @@ class Entities:
             level = logging.DEBUG if loaded.code in self._unkept else logging.WARNING
             self._unkept.add(loaded.code)
             _log.log(level, "no snapshot of %s at %s: %s", fold.stream, fold.version, error)
+
+    async def _would_keep(self, loaded: LoadedDecider, fold: _Fold) -> bool:
+        assert fold.first_version is not None
+        assert fold.version is not None
+        stand = Stand(fold.first_version, fold.version, fold.shapes)
+        try:
+            return await self._snapshots.would_keep(fold.stream, loaded.code, stand)
+        except PenstockError:
+            return True  # Keeping it says why that cannot be.
 
 
 def _gap(page: StreamPage, following: int) -> bool:

@@ -44,13 +44,17 @@ class Snapshots(Protocol):
         """Return the kept one of the greatest version, of those up to `version` and `at`."""
         ...
 
+    async def would_keep(self, stream: str, decider: str, stand: Stands) -> bool:
+        """Whether `keep` would keep such a snapshot now: to be asked before one is made."""
+        ...
+
     async def keep(self, snapshot: Snapshot) -> None:
         """Keep a snapshot beside others of the same events; see `kept_beside`."""
         ...
 
 
 MOST = 32
-"""So many snapshots of a stream are kept, evenly over its versions, and the newest one."""
+"""So many snapshots of a stream are kept, evenly over the versions it shows, and the newest one."""
 
 
 class Stands(Protocol):
@@ -72,6 +76,15 @@ class Stands(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """What a snapshot stands for, without its state."""
+
+    first_version: Version
+    version: Version
+    shapes: Mapping[str, int]
+
+
 def kept_beside(new: Stands, kept: Iterable[Stands]) -> frozenset[Version] | None:
     """Return the versions that stay when `new` is kept, its own among them if it is worth it.
 
@@ -88,11 +101,11 @@ def kept_beside(new: Stands, kept: Iterable[Stands]) -> frozenset[Version] | Non
     versions = {each.version for each in alike if each.first_version == new.first_version}
     versions.add(new.version)
     newest, length = max(versions), 1
-    while newest // length >= MOST:
+    while (newest - new.first_version) // length >= MOST:
         length *= 2
     firsts: dict[int, Version] = {}
     for version in sorted(versions):
-        firsts.setdefault(version // length, version)
+        firsts.setdefault((version - new.first_version) // length, version)
     return frozenset([*firsts.values(), newest])
 
 
@@ -123,6 +136,11 @@ class MemorySnapshots:
             and (at is None or each.recorded_at <= at)
         ]
         return max(fitting, key=lambda each: each.version, default=None)
+
+    async def would_keep(self, stream: str, decider: str, stand: Stands) -> bool:
+        """Look at what is kept."""
+        stay = kept_beside(stand, self.kept.get((stream, decider), {}).values())
+        return stay is not None and stand.version in stay
 
     async def keep(self, snapshot: Snapshot) -> None:
         """Keep a snapshot beside others."""

@@ -6,14 +6,13 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 
 import orjson
 
 from eventstore.deciders.answers import KEEP, KeptAnswer, KeyLocks
-from eventstore.deciders.snapshots import Snapshot, kept_beside
+from eventstore.deciders.snapshots import Snapshot, Stand, Stands, kept_beside
 from eventstore.postgres.connect import Connection, connect, wrapped
 from eventstore.postgres.queries import query
 from eventstore.postgres.store import PostgresEventStore
@@ -24,15 +23,6 @@ from schemas.registry import RegisteredSchema
 
 _KEY_WAIT_S = 15.0
 _KEY_PAUSE_S = 0.02
-
-
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """What is looked at of a snapshot before another one is kept."""
-
-    first_version: Version
-    version: Version
-    shapes: Mapping[str, int]
 
 
 class PostgresSnapshots:
@@ -69,6 +59,13 @@ class PostgresSnapshots:
             whole_stream=whole_stream,
         )
 
+    async def would_keep(self, stream: str, decider: str, stand: Stands) -> bool:
+        """Look at what is kept, without the states."""
+        async with self._store.reader("looking at snapshots") as connection:
+            kept = await _stands(connection, {"stream": stream, "decider": decider})
+        stay = kept_beside(stand, kept)
+        return stay is not None and stand.version in stay
+
     async def keep(self, snapshot: Snapshot) -> None:
         """Keep a snapshot beside others; those by code of long ago are forgotten.
 
@@ -79,11 +76,7 @@ class PostgresSnapshots:
             self._store.reader("keeping a snapshot") as connection,
             connection.transaction(),
         ):
-            cursor = await connection.execute(query("snapshots_of"), whose)
-            kept = [
-                _Kept(Version(first), Version(version), orjson.loads(shapes))
-                for first, version, shapes in await cursor.fetchall()
-            ]
+            kept = await _stands(connection, whose)
             stay = kept_beside(snapshot, kept)
             if stay is None:
                 return
@@ -91,6 +84,14 @@ class PostgresSnapshots:
             await connection.execute(query("forget_snapshots"), {**whose, "gone": gone})
             if snapshot.version in stay:
                 await connection.execute(query("keep_snapshot"), _row(snapshot))
+
+
+async def _stands(connection: Connection, whose: Mapping[str, str]) -> list[Stand]:
+    cursor = await connection.execute(query("snapshots_of"), whose)
+    return [
+        Stand(Version(first), Version(version), orjson.loads(shapes))
+        for first, version, shapes in await cursor.fetchall()
+    ]
 
 
 def _row(snapshot: Snapshot) -> dict[str, object]:

@@ -124,6 +124,14 @@ def test_so_many_snapshots_are_kept_however_long_a_stream_gets(
             }
             assert len(found) <= MOST + 1
             assert max(found) == 690
+            for version in (*found, 695):
+                new = replace(SNAPSHOT, version=Version(version))
+                assert await kept.snapshots.would_keep("account-1", "1.abc", new)
+            for new in (
+                replace(SNAPSHOT, version=Version(min(found) + 1)),
+                replace(SNAPSHOT, version=Version(689)),
+            ):
+                assert not await kept.snapshots.would_keep("account-1", "1.abc", new)
 
     asyncio.run(check())
 

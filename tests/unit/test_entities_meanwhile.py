@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from eventstore.deciders.tasks import MakeSnapshot
 from eventstore.memory import MemoryEventStore
 from eventstore.store import Direction, StreamPage
 from kernel.errors import NotFound, Unavailable
-from tests.support.store.deciding import STREAM, counter, world
+from tests.support.store.deciding import STREAM, HereWorkers, counter, world
 
 ALL = 10**9
 
@@ -78,5 +80,32 @@ def test_a_stream_that_never_stands_still_is_not_folded_for_ever() -> None:
             store.hide = {2 * n: 600 * n for n in range(1, 20)}
             with pytest.raises(Unavailable, match="too quickly"):
                 await entities.load("counter", STREAM)
+
+    asyncio.run(check())
+
+
+def test_an_earlier_state_has_a_snapshot_made_only_where_it_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[object] = []
+    run = HereWorkers.run
+
+    async def noted(workers: HereWorkers, task: Any) -> Any:
+        made.extend([task] * isinstance(task, MakeSnapshot))
+        return await run(workers, task)
+
+    monkeypatch.setattr(HereWorkers, "run", noted)
+
+    async def check() -> None:
+        async with world() as there:
+            entities = there.entities(counter(every=3))
+            for _ in range(8):
+                await there.append(*[{"by": 1}] * 50)
+                await entities.load("counter", STREAM)
+            for version, more in ((20, 1), (20, 0), (30, 0), (390, 1)):
+                before = len(made)
+                entity = await entities.load("counter", STREAM, version=version)
+                assert (await entities.frozen(entity))["total"] == version + 1
+                assert len(made) == before + more, version
 
     asyncio.run(check())
