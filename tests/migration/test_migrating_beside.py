@@ -127,13 +127,14 @@ def test_every_index_is_in_the_order_of_bytes(postgres_dsn: str) -> None:
     assert others == []
 
 
-def test_columns_take_their_new_order_without_building_an_index_under_lock(
-    postgres_dsn: str,
+@pytest.mark.parametrize("number", [13, 20])
+def test_columns_and_keys_change_without_building_an_index_under_lock(
+    postgres_dsn: str, number: int
 ) -> None:
-    """The indexes that were built beside the writers become those of the changed columns."""
+    """The indexes that were built beside the writers become those of the changed tables."""
     with psycopg.connect(postgres_dsn, autocommit=True) as connection:
         connection.execute("DROP SCHEMA es CASCADE")
-    *built, changed = [each for each in migrations() if each.number <= 13]
+    *built, changed = [each for each in migrations() if each.number <= number]
     asyncio.run(migrate(postgres_dsn, tuple(built)))
     files = (
         "SELECT regexp_replace(indexdef, '(UNIQUE )?INDEX \\w+ | COLLATE \"C\"', '', 'g'),"
