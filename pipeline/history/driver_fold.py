@@ -58,7 +58,13 @@ class DriverFold:
         stored = self._stored(fold, incoming, room)
         if self._connection is None:
             self._connection = opened()
-        return changed_versions(self._connection, fold, incoming, stored, truncates)
+        try:
+            return changed_versions(self._connection, fold, incoming, stored, truncates)
+        except (duckdb.OutOfMemoryException, duckdb.IOException) as error:
+            # Memory does not suffice, or the disk behind it. What is held of both goes back.
+            self._connection.close()
+            self._connection = None
+            raise BeyondThisProcess(f"a fold needs more memory: {first_line(error)}") from error
 
     def _incoming(self, fold: HistoryFold, room: _Room) -> pa.Table:
         name = fold.history.typed
@@ -145,7 +151,8 @@ def changed_versions(
     """Compute what a fold changes from the rows that it takes in; see `fold`.
 
     `incoming` and `stored` have the columns that `fold` says; `stored` every version of a touched
-    key at least. Raises `BeyondThisProcess`.
+    key at least. Raises `BeyondThisProcess` for keys that Spark alone renders, and DuckDB's own
+    errors where memory or the disk behind it do not suffice: the connection is of no use then.
     """
     texts = key_texts(incoming, fold.history.key)
     views: Mapping[str, pa.Table] = {
@@ -158,8 +165,6 @@ def changed_versions(
     try:
         connection.execute(f"CREATE OR REPLACE TEMP TABLE history_old AS {fold.touched(_DIALECT)}")
         found: pa.Table = connection.sql(fold.changes(_DIALECT)).to_arrow_table()
-    except duckdb.OutOfMemoryException as error:
-        raise BeyondThisProcess(f"a fold needs more memory: {first_line(error)}") from error
     finally:
         for name in views:
             connection.unregister(name)
