@@ -39,7 +39,7 @@ class Spans:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Among:
-    """Rows whose column has one of some values, none of which is null."""
+    """Rows whose column has one of some values; null is a value like any other."""
 
     column: str
     values: pa.Array
@@ -59,7 +59,7 @@ def actions_within(table: DeltaTable, conditions: Sequence[Condition]) -> pa.Tab
             continue
         if not _compared(condition, actions[high].type):
             continue
-        met = pa.array([False] * actions.num_rows, pa.bool_())
+        met = _may_have_null(condition, actions)
         for lower, upper in spans:
             # A file without statistics may hold anything.
             within = pc.and_(
@@ -82,13 +82,15 @@ def dataset_within(table: DeltaTable, conditions: Sequence[Condition]) -> ds.Dat
 def filter_of(table: DeltaTable, conditions: Sequence[Condition]) -> pc.Expression | None:
     """Return a filter that the rows pass which meet all conditions; None where no row can.
 
-    No row does where the table lacks a column. Values of another type than the column's are not
-    compared: rows pass that do not meet such a condition.
+    No row does where the table lacks a column, unless null is asked for. Values of another type
+    than the column's are not compared: rows pass that do not meet such a condition.
     """
     schema = schema_of(table)
     whole = pc.scalar(True)
     for condition in conditions:
         if condition.column not in schema.names:
+            if isinstance(condition, Among) and condition.values.null_count:
+                continue
             return None
         column, kind = pc.field(condition.column), schema.field(condition.column).type
         if not _compared(condition, kind):
@@ -106,6 +108,16 @@ def filter_of(table: DeltaTable, conditions: Sequence[Condition]) -> pc.Expressi
             spans = spans | within
         whole = whole & spans
     return whole
+
+
+def _may_have_null(condition: Condition, actions: pa.Table) -> pa.Array | pa.ChunkedArray:
+    """Say of each file whether it may have a null that a condition asks for."""
+    if not isinstance(condition, Among) or not condition.values.null_count:
+        return pa.array([False] * actions.num_rows, pa.bool_())
+    count = f"null_count.{condition.column}"
+    if count not in actions.column_names:
+        return pa.array([True] * actions.num_rows, pa.bool_())
+    return pc.fill_null(pc.greater(actions[count], 0), True)
 
 
 def _compared(condition: Condition, kind: pa.DataType) -> bool:
@@ -126,6 +138,8 @@ def _spans(condition: Condition) -> tuple[tuple[Bound, Bound], ...] | None:
             return condition.spans
         case Among() if pa.types.is_integer(condition.values.type) and len(condition.values):
             seen = pc.min_max(condition.values).as_py()
+            if seen["max"] is None:
+                return ()
             # Nothing is greater than the type's own greatest value, nor can be written in it.
             last = seen["max"] == 2 ** (condition.values.type.bit_width - 1) - 1
             return ((seen["min"], None if last else seen["max"] + 1),)

@@ -189,13 +189,9 @@ def _fitted(rows: pa.Table | None, wanted: pa.Schema) -> pa.Table:
 
 
 def _among(columns: tuple[str, ...], rows: pa.Table) -> list[Condition]:
-    """Return conditions that stored rows meet which have the values of some rows.
-
-    None for a column in which these have a null: it is a value like any other.
-    """
+    """Return conditions that stored rows meet which have the values of some rows."""
     return [
         Among(column=name, values=rows[name].combine_chunks().unique())
         for name in columns
         if any(of(rows.schema.field(name).type) for of in _FOUND_BY_VALUE)
-        and not rows[name].null_count
     ]

@@ -60,6 +60,23 @@ def test_rows_are_found_in_few_files(
     assert actions_within(table, [condition]).num_rows == files
 
 
+@pytest.mark.parametrize(
+    ("values", "ids", "files"),
+    [([1, None], [0, 2, 3], 3), ([None], [2, 3], 2), ([50], [4], 2)],
+)
+def test_null_among_values_is_one_of_them(
+    tmp_path: Path, values: list[int | None], ids: list[int], files: int
+) -> None:
+    shape = pa.schema([("id", pa.int64()), ("number", pa.int64())])
+    for rows in ([(0, 1), (1, 2)], [(2, None)], [(3, None), (4, 50)], [(5, 7)]):
+        rows_of = [dict(zip(shape.names, row, strict=True)) for row in rows]
+        write_deltalake(tmp_path, pa.Table.from_pylist(rows_of, shape), mode="append")
+    table = DeltaTable(tmp_path)
+    condition = Among(column="number", values=pa.array(values, pa.int64()))
+    assert found(table, condition) == ids
+    assert actions_within(table, [condition]).num_rows == files
+
+
 def test_values_of_another_type_leave_nothing_out(table: DeltaTable) -> None:
     every = found(table)
     assert found(table, Among(column="id", values=pa.array([5], pa.int32()))) == every
@@ -69,6 +86,8 @@ def test_values_of_another_type_leave_nothing_out(table: DeltaTable) -> None:
 
 def test_no_row_meets_a_condition_on_a_column_that_is_not_there(table: DeltaTable) -> None:
     assert filter_of(table, [Range(column="gone", lower=1, upper=None)]) is None
+    assert filter_of(table, [Among(column="gone", values=pa.array([1]))]) is None
+    assert found(table, Among(column="gone", values=pa.array([1, None]))) == found(table)
 
 
 def test_rows_of_small_files_are_held_up_to_a_bound(table: DeltaTable, tmp_path: Path) -> None:
