@@ -28,12 +28,15 @@ def within(rows: pa.Table, keys: list[str], alias: str) -> str | None:
         quoted = datafusion_name(key, of=alias)
         if len(column) == 0:
             continue
+        # Nulls are keys, too, and in no range.
+        or_null = f" OR {quoted} IS NULL" if rows[key].null_count else ""
         if pa.types.is_integer(column.type):
-            return " OR ".join(f"({quoted} >= {a} AND {quoted} <= {b})" for a, b in _ranges(column))
+            ranges = (f"({quoted} >= {a} AND {quoted} <= {b})" for a, b in _ranges(column))
+            return " OR ".join(ranges) + or_null
         if pa.types.is_string(column.type):
             seen = pc.min_max(column)
             low, high = _text(seen["min"].as_py()), _text(seen["max"].as_py())
-            return f"({quoted} >= {low} AND {quoted} <= {high})"
+            return f"({quoted} >= {low} AND {quoted} <= {high})" + or_null
     return None
 
 

@@ -168,9 +168,9 @@ def _merge(
     op = f"s.{spark_name(OP)}"
     upsert = f"{op} = '{UPSERT}'"
     target = SparkDeltaTable.forPath(session, location_of(table)).alias("t")
-    merge = target.merge(
-        source.alias("s"), " AND ".join(f"t.{spark_name(k)} = s.{spark_name(k)}" for k in keys)
-    )
+    # Null is a value like any other; looked up by hash all the same.
+    same = " AND ".join(f"t.{spark_name(key)} <=> s.{spark_name(key)}" for key in keys)
+    merge = target.merge(source.alias("s"), same)
     if any(name not in stored for name in source.columns if name != OP):
         merge = merge.withSchemaEvolution()
     (

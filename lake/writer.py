@@ -75,8 +75,9 @@ class TableWriter(Protocol[R]):
     ) -> DeltaVersion:
         """Upsert or delete by key, as column `__op` of each row says.
 
-        One row per key; it replaces the stored row whole: columns that it lacks become null. With
-        `newer`, it does so only when its tuple of these columns is greater or equal.
+        One row per key, in which null is a value like any other. It replaces the stored row whole:
+        columns that it lacks become null. With `newer`, it does so only when its tuple of these
+        columns is greater or equal.
         """
         ...
 
@@ -194,9 +195,7 @@ class ArrowWriter:
         newer: Sequence[str],
     ) -> None:
         rows = as_stored(schema_of(table), rows, table.table_uri)
-        match_keys = " AND ".join(
-            f"{datafusion_name(key, of='t')} = {datafusion_name(key, of='s')}" for key in keys
-        )
+        match_keys = " AND ".join(_same_key(key, rows) for key in keys)
         bounds = within(rows, list(keys), "t")
         if bounds is not None:
             match_keys += f" AND ({bounds})"
@@ -294,6 +293,17 @@ def _holds_nested_structs(kind: pa.DataType, *, within: bool = False) -> bool:
     return (struct and within) or any(
         _holds_nested_structs(each, within=within or struct) for each in inner
     )
+
+
+def _same_key(name: str, rows: pa.Table) -> str:
+    """Compare a column of keys: null is a value like any other.
+
+    The equation alone, which is looked up by hash, where no row has a null.
+    """
+    new, old = datafusion_name(name, of="s"), datafusion_name(name, of="t")
+    if not rows[name].null_count:
+        return f"{old} = {new}"
+    return f"({old} = {new} OR ({old} IS NULL AND {new} IS NULL))"
 
 
 def _not_older(columns: Sequence[str]) -> str:

@@ -132,11 +132,12 @@ class Subject:
         rows: pa.Table,
         epoch: int,
         *,
+        keys: Sequence[str] = ("id",),
         newer: Sequence[str] = (),
         again: bool = False,
     ) -> int:
         guard = Guard("t", Epoch(epoch), again)
-        return self._writer.merge(path, self._convert(rows), guard, keys=["id"], newer=newer)
+        return self._writer.merge(path, self._convert(rows), guard, keys=keys, newer=newer)
 
     def reached(self, path: str) -> int | None:
         table = self.tables.open(path)
@@ -183,7 +184,8 @@ def path(case: tuple[str, str], request: pytest.FixtureRequest, tmp_path: Path) 
 def stored(path: str) -> list[Row]:
     rows = Tables().read(path)
     assert rows is not None
-    return sorted((row["id"], row["name"], row["n"]) for row in rows.to_pylist())
+    found = [(row["id"], row["name"], row["n"]) for row in rows.to_pylist()]
+    return sorted(found, key=lambda row: (row[0], row[1] or "", row[2]))
 
 
 def test_the_same_append_twice_has_the_effect_of_once(writer: Subject, path: str) -> None:
@@ -233,6 +235,24 @@ def test_merge_upserts_and_deletes_by_key(writer: Subject, path: str) -> None:
     version = writer.merge(path, changes, 2)
     assert stored(path) == [(1, "A", 2), (3, "c", 1), (4, "d", 2)]
     assert writer.merge(path, changes, 2) == version
+
+
+def test_null_in_a_key_is_a_value_like_any_other(writer: Subject, path: str) -> None:
+    writer.append(path, rows_of((1, "a", 0), (2, "a", 0)), 1)
+    writer.append(path, rows_of((3, None, 0), (4, None, 0), (5, None, 0)), 2)
+    writer.append(path, rows_of((6, "z", 0)), 3)
+    changes = rows_of(
+        (1, "a", 9), (3, None, 9), (4, None, 9), (6, None, 9), ops=[UPSERT, UPSERT, DELETE, UPSERT]
+    )
+    writer.merge(path, changes, 4, keys=["name", "id"])
+    assert stored(path) == [
+        (1, "a", 9),
+        (2, "a", 0),
+        (3, None, 9),
+        (5, None, 0),
+        (6, None, 9),
+        (6, "z", 0),
+    ]
 
 
 def test_merge_into_an_empty_table_leaves_deleted_keys_out(writer: Subject, path: str) -> None:
