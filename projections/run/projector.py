@@ -335,7 +335,8 @@ class Projector:
             return None
         hidden = {each.name for each in plan.tree.columns if each.name.startswith(PARTIAL)}
         held = {name for name in stored.names if name.startswith(PARTIAL)}
-        unlike = hidden != held or (hidden and not self.meanings.same(plan, target))
+        shown = plan.adding is None or not (hidden or plan.ordered)
+        unlike = hidden != held or not (shown or self.meanings.same(plan, target))
         if unlike or plan.ordered != ({*ORDER} <= {*stored.names}):
             # Another version of the software kept it, by other means: what is hidden in its rows
             # may be none of this plan's, or NULL as if there were nothing to add to.
