@@ -88,12 +88,17 @@ def table_names(lake: Lake) -> list[str]:
 
 
 def list_tables(lake: Lake) -> tuple[list[LakeTable], dict[str, str]]:
-    """Describe every table at its newest version; say by name why one cannot be read."""
+    """Describe every table at its newest version; say by name why one cannot be read.
+
+    One that has no commit yet, or none any more, is left out.
+    """
     found: list[LakeTable] = []
     unreadable: dict[str, str] = {}
     for name in table_names(lake):
         try:
             found.append(describe(lake, name))
+        except NotFound:
+            continue  # It is being made, or went between the two looks.
         except Unavailable as error:
             unreadable[name] = error.message
     return found, unreadable

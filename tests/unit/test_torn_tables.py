@@ -15,6 +15,7 @@ from lake.rows import SmallTables
 from lake.tables import TableAt
 from pipeline.ddl.held_tables import NO_ORDER, Hold
 from pipeline.history.shape import HistoryOf
+from projections.serve.lake_tables import list_tables
 from service.lake_documents import table_list, table_shown
 from tests.support.lake.telling import STORE, ToldLake
 
@@ -119,3 +120,16 @@ def test_a_small_table_that_is_torn_is_told_with_its_path_and_what_to_do(lake: L
             reader.select(lake.epochs, "SELECT epoch FROM rows")
         assert "<unknown>" not in refused.value.message
         assert "penstock restart pipeline" in refused.value.remedy
+
+
+def test_a_table_without_a_commit_is_not_listed(lake: Lake) -> None:
+    """It is being made: the list is not refused for it."""
+    told = ToldLake(lake)
+    told.tell("paid", {"n": 1})
+    told.epoch()
+    told.bring()
+    Path(lake.path(PLACED), "_delta_log").mkdir(parents=True)
+    found, unreadable = list_tables(lake)
+    assert PAID in {table.name for table in found}
+    assert PLACED not in {table.name for table in found}
+    assert not unreadable
