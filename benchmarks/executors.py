@@ -30,7 +30,7 @@ from pyspark.sql import SparkSession
 
 from apps.spark_session import start_session, warm
 from benchmarks.bounds.source import FIRST_ID, SOURCE, columns_of, logged, registry, table_name
-from benchmarks.harness import Context, Figures
+from benchmarks.harness import Context, Figures, whole_numbers
 from benchmarks.machine import children_cpu_s
 from eventstore.decode import EventDecoder
 from kernel.positions import Epoch, Offsets
@@ -87,7 +87,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add how many rows an epoch has."""
     parser.add_argument(
         "--executors-rows",
-        type=lambda text: tuple(int(each) for each in text.split(",")),
+        type=whole_numbers,
         default=SIZES,
         help="executors: rows of each epoch, as 10000,100000",
     )

@@ -31,6 +31,11 @@ Figures = Mapping[str, float]
 """Measured figures of one repetition, by names that end in their unit: `appends_per_s`."""
 
 
+def whole_numbers(text: str) -> tuple[int, ...]:
+    """Read the value of an option: numbers with commas between them."""
+    return tuple(int(each) for each in text.split(","))
+
+
 class Context:
     """What one benchmark keeps between its repetitions: a scratch folder and opened resources.
 

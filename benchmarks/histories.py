@@ -24,7 +24,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from apps.spark_session import start_session, warm
-from benchmarks.harness import Context, Figures
+from benchmarks.harness import Context, Figures, whole_numbers
 from benchmarks.machine import children_cpu_s
 from kernel.positions import Epoch
 from lake.layout import Lake
@@ -58,7 +58,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add how many versions a history has."""
     parser.add_argument(
         "--histories-stored",
-        type=lambda text: tuple(int(each) for each in text.split(",")),
+        type=whole_numbers,
         default=STORED,
         help="histories: versions that are stored, as 10000,1000000",
     )

@@ -154,13 +154,14 @@ class SelectedEvents:
                 f"no event of the log is selected up to position {self.selection.up_to}",
                 remedy="See what there is: penstock stream categories; penstock read --limit 5",
             )
-        first, last = _bounds(pa.concat_tables(ends), "position")
+        bounds = pa.concat_tables(ends)
+        first, last = _bounds(bounds, "position")
         return Survey(
             events=events,
             first=first,
             last=last,
-            recorded=_bounds(pa.concat_tables(ends), "recorded_at"),
-            occurred=_bounds(pa.concat_tables(ends), "occurred_at"),
+            recorded=_bounds(bounds, "recorded_at"),
+            occurred=_bounds(bounds, "occurred_at"),
             seconds=seconds,
             left_out=left_out,
         )

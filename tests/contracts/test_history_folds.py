@@ -30,6 +30,7 @@ from pipeline.history.shape import HistoryOf
 from tests.support.lake.kept_history import Form, KeptHistory
 from tests.support.oracles.change_facts import (
     START,
+    TYPED_BY,
     Fact,
     Writer,
     expected,
@@ -289,14 +290,7 @@ COLUMNS = pa.schema(
         ("id", pa.int64()),
         ("part", pa.int32()),
         ("name", pa.string()),
-        ("committed_at", UTC_MICROS),
-        ("_operation", pa.string()),
-        ("_late", pa.bool_()),
-        ("_time", UTC_MICROS),
-        ("_seq_hi", pa.int64()),
-        ("_seq_lo", pa.int64()),
-        ("_epoch", pa.int64()),
-        ("_ingested_at", UTC_MICROS),
+        *TYPED_BY,
     ]
 )
 

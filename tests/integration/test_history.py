@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lake.layout import Lake
-from lake.table_columns import UTC_MICROS
 from pipeline.history.shape import HistoryOf
 from tests.support.lake.kept_history import Form, KeptHistory
+from tests.support.oracles.change_facts import TYPED_BY
 
 DAY = datetime(2013, 1, 1, tzinfo=UTC)
 SCHEMA = pa.schema(
@@ -21,14 +21,7 @@ SCHEMA = pa.schema(
         ("origin", pa.string()),
         ("hour", pa.int64()),
         ("temp", pa.int64()),
-        ("committed_at", UTC_MICROS),
-        ("_operation", pa.string()),
-        ("_late", pa.bool_()),
-        ("_time", UTC_MICROS),
-        ("_seq_hi", pa.int64()),
-        ("_seq_lo", pa.int64()),
-        ("_epoch", pa.int64()),
-        ("_ingested_at", UTC_MICROS),
+        *TYPED_BY,
     ]
 )
 BY_ROW = HistoryOf(

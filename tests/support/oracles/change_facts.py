@@ -15,18 +15,22 @@ from lake.table_columns import UTC_MICROS
 START = datetime(2013, 1, 1, tzinfo=UTC)
 BEFORE_ALL = -1
 """Place of a row that a later snapshot read: before all rows of the next transaction."""
+TYPED_BY = (
+    ("committed_at", UTC_MICROS),
+    ("_operation", pa.string()),
+    ("_late", pa.bool_()),
+    ("_time", UTC_MICROS),
+    ("_seq_hi", pa.int64()),
+    ("_seq_lo", pa.int64()),
+    ("_epoch", pa.int64()),
+    ("_ingested_at", UTC_MICROS),
+)
+"""What a typed table has behind the columns of its source."""
 TYPED = pa.schema(
     [
         ("id", pa.int64()),
         ("name", pa.string()),
-        ("committed_at", UTC_MICROS),
-        ("_operation", pa.string()),
-        ("_late", pa.bool_()),
-        ("_time", UTC_MICROS),
-        ("_seq_hi", pa.int64()),
-        ("_seq_lo", pa.int64()),
-        ("_epoch", pa.int64()),
-        ("_ingested_at", UTC_MICROS),
+        *TYPED_BY,
         ("_transaction", pa.string()),
         ("_lsn", pa.int64()),
     ]
