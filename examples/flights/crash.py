@@ -1,8 +1,8 @@
 """Kills the pipeline with -9 in the middle of an epoch, and shows what it did afterwards.
 
-In the middle means: the manifest has bound the epoch to its offsets and has not committed it. A
-pipeline that looks so is stopped, looked at again, and only then killed: an epoch takes a fraction
-of a second, and a quick machine has posted all events before there is a second chance.
+In the middle means: the manifest has bound the epoch to its offsets and has not committed it. An
+epoch takes a fraction of a second, and the way from a look to a stop takes as long: so the pipeline
+is stopped first, looked at while it stands still, and either killed or let go on.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from pipeline.commit.manifest import Bound, Manifest
 from stack import control
 
 _POLL_S = 0.01
+_BETWEEN_STOPS_S = 0.05
+"""Long enough for a pipeline that is let go on to get on with its epoch."""
 _PATIENCE_S = 300.0
 
 
@@ -45,11 +47,17 @@ class Killer(threading.Thread):
         self._lake = lake
         self._health = f"{pipeline_url}/health/ready"
         self._found: Killed | Exception | None = None
+        self._looks = 0
+        self._hit = threading.Event()
 
     @property
     def started(self) -> bool:
         """Whether it was sent on its way."""
         return self.ident is not None
+
+    def waits(self, seconds: float) -> bool:
+        """Return whether it still looks for an epoch under way, after `seconds` at most."""
+        return self.is_alive() and not self._hit.wait(seconds)
 
     def run(self) -> None:
         """Do it once; the outcome is what `result` returns."""
@@ -70,22 +78,25 @@ class Killer(threading.Thread):
         manifest = Manifest(self._lake, Tables())
         limit = time.monotonic() + _PATIENCE_S
         while time.monotonic() < limit:
+            pid = control.kill_part(self._workspace, "pipeline", signal.SIGSTOP)
+            process = _stopped(pid)
             bound = manifest.unfinished()
+            self._looks += 1
             # Not the first one: what a crash must not hurt has to be there.
-            if bound is not None and bound.epoch > 1:
-                pid = control.kill_part(self._workspace, "pipeline", signal.SIGSTOP)
-                stopped = _stopped(pid)
-                # It may have committed between the look and the stop.
-                if stopped is not None and manifest.unfinished() == bound:
-                    return self._killed(stopped, bound)
-                control.kill_part(self._workspace, "pipeline", signal.SIGCONT)
-            time.sleep(_POLL_S)
+            if process is not None and bound is not None and bound.epoch > 1:
+                return self._killed(process, bound)
+            control.kill_part(self._workspace, "pipeline", signal.SIGCONT)
+            time.sleep(_BETWEEN_STOPS_S)
+        last = manifest.last()
         raise Unavailable(
-            "the pipeline began no epoch", remedy="See its log: penstock logs pipeline"
+            f"the pipeline was stopped {self._looks:,} times, and never in an epoch: the last one "
+            f"that it committed is {last.epoch if last else 'none'}",
+            remedy="See its log: penstock logs pipeline",
         )
 
     def _killed(self, process: psutil.Process, bound: Bound) -> Killed:
         process.kill()
+        self._hit.set()
         started = time.monotonic()
         psutil.wait_procs([process], timeout=_PATIENCE_S)
         self._until_ready()

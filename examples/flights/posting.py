@@ -14,6 +14,9 @@ from examples.flights.posting_order import PostedEvent
 from examples.flights.scene import DemoStopwatch, Scene
 
 _KILL_AT = 0.35
+_BAIT_EVENTS = 200
+"""Posted one by one until the pipeline died: all others may be through before it was caught."""
+_BAIT_EVERY_S = 0.25
 _TAIL_EVENTS = 300
 """The last events are posted one by one, to measure how fresh the tables are."""
 _TAIL_PER_S = 30.0
@@ -29,12 +32,18 @@ def post_flights(scene: Scene) -> None:
     pipeline_url = scene.found.required("pipeline.url")
     killer = Killer(scene.folder, scene.lake, pipeline_url=pipeline_url)
     with scene.poster() as poster:
-        poster.post(islice(events, bulk), Meanwhile(scene, killer, bulk))
-        scene.posted_in_bulk, scene.posting_s = bulk, watch.seconds
+        meanwhile = Meanwhile(scene, killer, bulk)
+        poster.post(islice(events, bulk - _BAIT_EVENTS), meanwhile)
+        scene.posted_in_bulk, scene.posting_s = bulk - _BAIT_EVENTS, watch.seconds
         scene.narration.say(
-            f"{bulk:,} acknowledged in {watch.seconds:.1f} s, {bulk / watch.seconds:,.0f}/s, "
+            f"{scene.posted_in_bulk:,} acknowledged in {scene.posting_s:.1f} s, "
+            f"{scene.posted_in_bulk / scene.posting_s:,.0f}/s, "
             f"{scene.tally.requests:,} requests, {scene.tally.retries} sent again"
         )
+        bait = islice(events, _BAIT_EVENTS)
+        while killer.waits(_BAIT_EVERY_S):
+            poster.post(islice(bait, 1), meanwhile)
+        poster.post(bait, meanwhile)
         _tell_of_crash(scene, killer)
         scene.catch_up()
         scene.through_s = watch.seconds
