@@ -1,6 +1,12 @@
 """Fixtures for all tests: see the plugin modules."""
 
+import os
+
 from hypothesis import HealthCheck, settings
+
+# Sessions of tests live for minutes and see few rows: what Java's second compiler costs, a fifth of
+# a session's CPU, is never earned back. A part that is started inherits it.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
 
 # No verdict of a test may depend on how busy the machine is, nor on what was drawn this time: the
 # same code gives the same verdict. `pytest --hypothesis-profile=explore` looks at other values.

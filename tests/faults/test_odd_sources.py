@@ -16,10 +16,14 @@ from tests.support.services.odd_run import SOURCE, OddOptions, OddRun, odd_datab
 
 pytestmark = pytest.mark.timeout(900)
 SEED = 12
+PATIENCE_S = 240.0
+"""What is waited for in vain ends a run with its own words, before pytest ends it without."""
 
 
 def test_p4_p8_odd_sources_and_events_arrive_while_parts_are_killed(whole_stack: Path) -> None:
-    run = OddRun(odd_database(whole_stack), OddOptions(seed=SEED, rounds=2, tables=4))
+    run = OddRun(
+        odd_database(whole_stack), OddOptions(seed=SEED, patience_s=PATIENCE_S, rounds=2, tables=4)
+    )
     result = run.run()
     assert result.failed == "", result.document()
     assert result.comparisons == 1
@@ -50,7 +54,9 @@ class Losing(OddRun):
 
 @pytest.mark.matrix
 def test_a_row_that_is_lost_on_its_way_is_reported(whole_stack: Path) -> None:
-    options = OddOptions(seed=SEED, rounds=1, tables=2, compare_every=9, category="lost")
+    options = OddOptions(
+        seed=SEED, patience_s=PATIENCE_S, rounds=1, tables=2, compare_every=9, category="lost"
+    )
     result = Losing(odd_database(whole_stack), options).run()
     assert result.comparisons == 1, "all was equal before"
     assert "1 missing, 0 extra, 0 differing" in result.failed, result.document()

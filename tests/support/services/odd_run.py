@@ -26,7 +26,6 @@ from tests.support.store.odd_events import CATEGORY, OddEvents
 SOURCE = "odd"
 PARTS = ("connect", "pipeline", "service", "connect")
 """Connect twice: rows and DDL that it reads late are what most of this is about."""
-PATIENCE_S = 600.0
 LEFT = """
 SELECT 'slot', slot_name::text FROM pg_replication_slots WHERE database = %(database)s
 UNION ALL SELECT 'publication', pubname::text FROM pg_publication
@@ -47,6 +46,8 @@ class OddOptions:
     compare_every: int = 3
     category: str = CATEGORY
     """Of the events: another one for each run over one store."""
+    patience_s: float = 600.0
+    """For each thing that is waited for."""
 
 
 @dataclass
@@ -129,13 +130,13 @@ class OddRun:
         """Kill a part and write, alter and append while it is away and after it is back."""
         self.result.rounds += 1
         part = self._rng.choice(PARTS)
-        self.stack.revive(part, deadline_s=PATIENCE_S)
+        self.stack.revive(part, deadline_s=self.options.patience_s)
         killed = kill_part(self.stack.workspace, part)
         self.tables.write(6)
         self.tables.alter(2)
         self.tables.write(6)
         self._events.append(5)
-        self.stack.revive(part, besides=killed, deadline_s=PATIENCE_S)
+        self.stack.revive(part, besides=killed, deadline_s=self.options.patience_s)
         self.tables.write(4)
         self.tables.alter(1)
         self._events.append(5)
@@ -147,7 +148,7 @@ class OddRun:
     def _compare(self) -> None:
         """Let source and lake be equal at one LSN, and events be what was accepted."""
         for part in set(PARTS):
-            self.stack.revive(part, deadline_s=PATIENCE_S)
+            self.stack.revive(part, deadline_s=self.options.patience_s)
         seen: list[Any] = []
 
         def equal() -> bool:
@@ -164,10 +165,10 @@ class OddRun:
             return bool(seen[-1].get("equal"))
 
         try:
-            until(equal, "source and lake are equal", deadline_s=PATIENCE_S)
+            until(equal, "source and lake are equal", deadline_s=self.options.patience_s)
         except AssertionError as error:
             raise AssertionError(f"{error}: {_wrong(seen[-1])}; {self.stack.health()}") from error
-        self.stack.command("wait", "--caught-up", "--timeout", str(int(PATIENCE_S)))
+        self.stack.command("wait", "--caught-up", "--timeout", str(int(self.options.patience_s)))
         wrong = [*self._differed(), *self._events.differing(self.stack.lake)]
         assert not wrong, wrong[:5]
         self.result.comparisons += 1
@@ -186,7 +187,7 @@ class OddRun:
     def _remove(self) -> None:
         """Remove the source, and its database: nothing of it may be left behind there."""
         for part in set(PARTS):
-            self.stack.revive(part, deadline_s=PATIENCE_S)
+            self.stack.revive(part, deadline_s=self.options.patience_s)
         removed = self.stack.command("source", "remove", SOURCE, "--yes")
         assert removed["whole"], removed
         with psycopg.connect(self.stack.dsn, autocommit=True) as connection:
