@@ -30,10 +30,14 @@ from examples.flights.posting_order import FlightRiver
 from examples.flights.scene import Scene
 from kernel.errors import InvalidRequest
 from stack import control, object_store
+from stack.logs import tail
 from stack.plan import LOCAL_PARTS
+from stack.workspace import Workspace
 
 _STORE_PORT = 7
 """Behind the ports of the stack's seven parts."""
+_LAST_LINES = 8
+_LAST_CHARACTERS = 400
 
 
 def run(options: DemoOptions, narration: Narration) -> bool:
@@ -164,11 +168,21 @@ def _throughput(scene: Scene) -> dict[str, float]:
 
 
 def _stop(options: DemoOptions, narration: Narration, folder: Path) -> None:
-    if options.keep and sys.exc_info()[0] is None:
+    failed = sys.exc_info()[0] is not None
+    if options.keep and not failed:
         return
+    if failed:
+        _last_words(narration, folder)
     narration.step("Stopping everything")
     with _signals_wait():
         control.down(folder)
+
+
+def _last_words(narration: Narration, folder: Path) -> None:
+    """Say what the parts logged last: their logs go with the next demo."""
+    logs = sorted(Workspace.at(folder).logs.glob("*.log"))
+    for part, line in tail(logs, lines=_LAST_LINES):
+        narration.say(f"{part}: {line[:_LAST_CHARACTERS]}")
 
 
 @contextmanager

@@ -120,7 +120,8 @@ class BulkInstalls:
             taken.replaced.add(install.table)
             progress.held.get(source, {}).pop(install.table, None)
             cut.installed(install.table)
-        if releasing:
+        # Those of one run may be due in several epochs: the first ones release.
+        if releasing and cut.held:
             cut.release(copied=taken.replaced, since=max(i.since for i in releasing))
         return taken
 

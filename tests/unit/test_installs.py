@@ -9,11 +9,13 @@ from deltalake import DeltaTable
 
 from kernel import failpoints
 from lake.layout import Lake
+from pipeline.commit.manifest import first_progress
 from pipeline.current.tail import FoldPolicy
 from pipeline.installs.install_book import HEAL, hold
 from tests.support.lake.bulk import NAME, HandLake, some
 from tests.support.lake.folding import SOURCE, TABLE, Done
 
+OTHER = "public.others"
 TAILS = FoldPolicy(direct_bytes=0, freshness_s=3600.0)
 
 
@@ -75,6 +77,26 @@ def test_p5_an_install_waits_until_the_cut_has_reached_it(hand: HandLake) -> Non
     hand.epoch()
 
     assert hand.state() == hand.source.state
+
+
+def test_p4_tables_of_one_copy_that_are_due_in_several_epochs_all_go_on(hand: HandLake) -> None:
+    hold(hand.lake, hand.tables, SOURCE)
+    hand.source.commit(*some(*range(10)))
+    early = hand.stage(releases=True)
+    hand.source.commit(Done("u", 3, name="between"))
+    late = hand.stage(table=OTHER, releases=True)
+    hand.announce(early)
+    hand.announce(late)
+    # The first END alone: the cut comes as far as the first table was read.
+    first = hand.epoch(ends=1)
+    second = hand.epoch()
+
+    assert [len(done.installs) for done in (first, second)] == [1, 1]
+    hand.source.commit(Done("u", 1, name="later"), Done("c", 12))
+    done = hand.epoch()
+
+    assert hand.state() == hand.source.state
+    assert all(first_progress(done).cut(SOURCE).folds(table) for table in (TABLE, OTHER))
 
 
 @pytest.mark.parametrize("policy", [None, TAILS])

@@ -166,19 +166,23 @@ class HandLake(IngestedLake):
     def stage(
         self,
         *,
+        table: str = TABLE,
         kind: str = ALL,
         low: KeyBound | None = None,
         high: KeyBound | None = None,
         releases: bool = False,
     ) -> Install:
-        """Read the source now, in two chunks, and stage it; nothing is announced."""
+        """Read the source now, in two chunks, and stage it; nothing is announced.
+
+        Another table than `TABLE` has its rows as of now, and no changes.
+        """
         self._made += 1
         id_ = f"i{self._made}"
         staging = Staging(
             self.lake,
             id=id_,
             source=SOURCE,
-            table=TABLE,
+            table=table,
             columns=COLUMNS,
             soft_deletes=self.soft,
         )
@@ -189,7 +193,7 @@ class HandLake(IngestedLake):
         return Install(
             id=id_,
             source=SOURCE,
-            table=TABLE,
+            table=table,
             kind=kind,
             low=low,
             high=high,
@@ -208,7 +212,7 @@ class HandLake(IngestedLake):
             self.lake,
             id=id_,
             source=SOURCE,
-            table=TABLE,
+            table=table,
             columns=COLUMNS,
             soft_deletes=self.soft,
         )

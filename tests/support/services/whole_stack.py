@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,9 @@ from apps.settings import Settings, load
 from lake.layout import Lake, changes_log
 from lake.tables import Tables
 from stack.control import kill_part, reset
+from stack.logs import tail
 from stack.status import parts
+from stack.workspace import Workspace
 from tests.docs.walkthrough import traced_functions
 from tests.support.services.port_blocks import PortBlock
 from tests.support.services.waiting import until
@@ -248,6 +250,29 @@ def captured_bank(workspace: Path) -> WholeStack:
     words = ("--dsn", dsn, "--tables", ",".join(TABLES))
     found.command("source", "add", SOURCE, *words)
     return found
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport]:
+    """Let a failure say what the stack is and what its parts logged: it is gone with the run."""
+    report = yield
+    if report.failed and _asks(item):
+        for workspace in _running:
+            logs = sorted(Workspace.at(workspace).logs.glob("*.log"))
+            lines = [f"{part}: {line[:500]}" for part, line in tail(logs, lines=30)]
+            report.sections.append(("what the parts of the stack logged last", "\n".join(lines)))
+            report.sections.append(("penstock status", _status(workspace)))
+    return report
+
+
+def _status(workspace: Path) -> str:
+    penstock = Path(sys.executable).parent / "penstock"
+    try:
+        words = [penstock, "status", "-w", workspace]
+        asked = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    except subprocess.TimeoutExpired:
+        return "no answer within a minute"
+    return asked.stdout + asked.stderr
 
 
 @pytest.hookimpl(trylast=True)
