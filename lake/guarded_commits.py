@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from deltalake import CommitProperties, Transaction
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import DeltaError
 
 from kernel.errors import Incompatible, LeaseLost, Unavailable, without_stack
 from kernel.positions import Epoch
@@ -17,6 +18,22 @@ def guarded(app_id: str, epoch: Epoch) -> CommitProperties:
     Delta retries by itself after commits of others; one under the same app id is a conflict.
     """
     return CommitProperties(app_transactions=[Transaction(app_id, int(epoch))])
+
+
+def landed(table: DeltaTable, app_id: str, epoch: Epoch, error: Exception) -> bool:
+    """Say whether a write that ended in `error` is in the log all the same; the handle is renewed.
+
+    Behind a commit deltalake removes what has expired of the log. Where two writers do so at once,
+    the later one finds a file gone that it wanted to remove, and its write ends in that error.
+    """
+    if "_delta_log" not in str(error):
+        return False
+    before = table.version()
+    try:
+        table.update_incremental()
+        return table.version() > before and table.transaction_version(app_id) == epoch
+    except (DeltaError, OSError):
+        return False  # the error of the write says more
 
 
 def conflict(app_id: str, epoch: Epoch, error: Exception) -> LeaseLost:

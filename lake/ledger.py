@@ -21,7 +21,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from kernel.errors import LeaseLost
 from kernel.positions import Epoch
 from kernel.retry import Backoff, retrying
-from lake.guarded_commits import conflict, guarded, write_error
+from lake.guarded_commits import conflict, guarded, landed, write_error
 
 _RIVALS = Backoff(attempts=20, base_s=0.05, cap_s=0.5)
 _UNIX = datetime(1970, 1, 1, tzinfo=UTC)
@@ -89,7 +89,8 @@ class Ledger:
         except CommitFailedError as error:
             raise conflict(self._app_id, last, error) from error
         except (DeltaError, OSError) as error:
-            raise write_error(f"writing {len(made)} rows to {self._path}", error) from error
+            if not landed(table, self._app_id, last, error):
+                raise write_error(f"writing {len(made)} rows to {self._path}", error) from error
         return first
 
 

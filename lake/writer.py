@@ -28,7 +28,7 @@ from kernel.errors import LeaseLost
 from kernel.positions import DeltaVersion, Epoch
 from lake.datasets import schema_of
 from lake.exactness import as_stored
-from lake.guarded_commits import conflict, guarded, write_error
+from lake.guarded_commits import conflict, guarded, landed, write_error
 from lake.log_lengths import shorten
 from lake.pruning import within
 from lake.table_settings import TABLE_SETTINGS
@@ -151,7 +151,8 @@ class ArrowWriter:
         except CommitFailedError as error:
             raise conflict(guard.app_id, guard.epoch, error) from error
         except (DeltaError, OSError) as error:
-            raise write_error(f"updating {table.table_uri}", error) from error
+            if guard.again or not landed(table, guard.app_id, guard.epoch, error):
+                raise write_error(f"updating {table.table_uri}", error) from error
         if table.version() == before:
             self.append(path, schema_of(table).empty_table(), guard)
 
@@ -229,7 +230,8 @@ class ArrowWriter:
         except CommitFailedError as error:
             raise conflict(guard.app_id, guard.epoch, error) from error
         except (DeltaError, OSError) as error:
-            raise write_error(f"merge into {table.table_uri}", error) from error
+            if guard.again or not landed(table, guard.app_id, guard.epoch, error):
+                raise write_error(f"merge into {table.table_uri}", error) from error
 
     def _write(
         self,
@@ -258,8 +260,9 @@ class ArrowWriter:
         except CommitFailedError as error:
             raise conflict(guard.app_id, guard.epoch, error) from error
         except (DeltaError, OSError) as error:
-            what = f"writing {rows.num_rows} rows to {table.table_uri}"
-            raise write_error(what, error) from error
+            if guard.again or not landed(table, guard.app_id, guard.epoch, error):
+                what = f"writing {rows.num_rows} rows to {table.table_uri}"
+                raise write_error(what, error) from error
 
 
 def with_op(rows: pa.Table, op: str) -> pa.Table:

@@ -212,7 +212,7 @@ class HandLake(IngestedLake):
             self.lake,
             id=id_,
             source=SOURCE,
-            table=table,
+            table=TABLE,
             columns=COLUMNS,
             soft_deletes=self.soft,
         )
