@@ -182,6 +182,7 @@ def _came_back(stack: Bench, name: str, restarts: int) -> bool:
     return (state["state"], state["restarts"]) == ("ready", restarts)
 
 
+@pytest.mark.matrix
 def test_p11_a_part_that_must_not_hang_is_started_again(stack: Bench) -> None:
     stack.up(stack.part("stuck", hung_after_s=0.1, grace_s=0.2), stack.part("frozen"))
     frozen = control.kill_part(stack.root, "frozen", signal.SIGSTOP)

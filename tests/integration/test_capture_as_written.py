@@ -202,6 +202,7 @@ def test_added_columns_have_the_types_that_they_had_although_those_are_gone(
     assert streamed(captured, "public.goods") == [FIRST, SECOND]
 
 
+@pytest.mark.matrix
 def test_added_columns_have_their_types_at_once_in_a_connector_that_runs(behind: Behind) -> None:
     captured = behind(("public.goods",), "CREATE TABLE goods (id int PRIMARY KEY)")
     for transaction in (f"{OF_ADDED};{FIRST_ROW}", MADE_AGAIN):
@@ -211,6 +212,7 @@ def test_added_columns_have_their_types_at_once_in_a_connector_that_runs(behind:
     assert captured.rejected == []
 
 
+@pytest.mark.matrix
 def test_a_label_that_an_enum_gets_later_changes_nothing_of_older_rows(behind: Behind) -> None:
     captured = behind(
         ("public.felt",),

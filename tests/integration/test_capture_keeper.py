@@ -177,6 +177,7 @@ def test_a_files_tables_and_options_are_applied_without_a_restart(world: World) 
     assert world.wanted()[before:] == [["public.people"]]
 
 
+@pytest.mark.matrix
 def test_a_paused_source_takes_changes_of_its_file_and_stays_paused(world: World) -> None:
     world.kept.look()
     world.workspace("pause", world.workspace.source)

@@ -149,6 +149,7 @@ def test_every_event_arrives_once_and_whole(events: Outbox) -> None:
         assert (event.occurred_at, event.recorded_at) == (OCCURRED, RECORDED)
 
 
+@pytest.mark.matrix
 def test_a_store_at_rest_keeps_no_wal(events: Outbox) -> None:
     events.start()
     events.append(1)

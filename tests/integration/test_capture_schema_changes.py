@@ -119,6 +119,7 @@ def test_columns_follow_their_source_while_rows_are_written(start: Start) -> Non
     assert not {"label", "note", "number"} & columns
 
 
+@pytest.mark.matrix
 def test_a_renamed_key_of_full_identity_holds_its_table_alone(
     start: Start, stack: Settings
 ) -> None:
@@ -174,6 +175,7 @@ INSERT INTO event_2 VALUES (2, '2021-02-02');
 """
 
 
+@pytest.mark.matrix
 def test_what_cannot_be_followed_holds_its_table_alone(start: Start) -> None:
     """Each kind by name, with the difference; other tables and later epochs go on."""
     tables = "".join(

@@ -74,6 +74,7 @@ def test_a_difference_is_named_by_range_key_and_column(shop: Mirror) -> None:
     assert (report.rows, report.rows_current) == (5000, 5000)
 
 
+@pytest.mark.matrix
 def test_a_table_that_was_broken_by_hand_is_healed_by_the_command(shop: Mirror) -> None:
     path = shop.path(ORDERS)
     DeltaTable(path).delete("id BETWEEN 100 AND 110")

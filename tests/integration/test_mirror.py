@@ -35,6 +35,7 @@ def bank(
         yield mirror
 
 
+@pytest.mark.matrix
 def test_p4_a_current_table_equals_the_sources_select(bank: Mirror) -> None:
     bank.catch_up()
     bank.assert_equal()

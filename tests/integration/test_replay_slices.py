@@ -172,6 +172,7 @@ def test_a_build_that_was_resumed_elsewhere_leaves_the_files_to_the_other(
     assert verify(small.site, "latest").equal
 
 
+@pytest.mark.matrix
 def test_a_row_that_cannot_be_computed_is_named_and_nothing_is_lost(small: SmallLake) -> None:
     fill(small, "latest")
     (wrong, *_) = small.rows("projection/latest")

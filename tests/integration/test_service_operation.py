@@ -118,6 +118,7 @@ def test_it_answers_before_postgresql_does(own_cluster: Cluster) -> None:
         assert http.post("/v1/streams/order-1", json=EVENT).status_code == 201
 
 
+@pytest.mark.matrix
 def test_a_login_that_lost_its_role_is_named_and_gets_it_back(
     postgres_dsn: str, asked: list[str]
 ) -> None:

@@ -367,6 +367,7 @@ def test_several_consumers_of_several_services_handle_all_in_order(postgres_dsn:
     asyncio.run(check())
 
 
+@pytest.mark.matrix
 def test_a_restart_of_postgresql_loses_nothing(own_cluster: Cluster) -> None:
     async def check() -> None:
         dsn = own_cluster.dsn("postgres")
