@@ -31,18 +31,23 @@ STEPS = st.one_of(
 )
 
 
-@given(st.lists(STEPS, max_size=14), st.booleans())
+@given(st.lists(STEPS, max_size=14), st.booleans(), st.integers(1, 2))
 @settings(max_examples=examples(5, matrix=8))
 def test_p4_current_equals_the_source_at_its_cut(
-    steps: list[tuple[str, object]], tails: bool
+    steps: list[tuple[str, object]], tails: bool, apart: int
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         policy = FoldPolicy(direct_bytes=0, freshness_s=3600.0) if tails else None
         hand = HandLake(Lake.at(Path(folder)), policy=policy)
         hold(hand.lake, hand.tables, SOURCE)
         hand.source.commit(Done("c", 1), Done("c", 2))
-        hand.announce(hand.stage(releases=True))
-        hand.source.commit(Done("c", 3))
+        early = hand.stage(releases=True)
+        for number in range(apart):
+            hand.source.commit(Done("c", 3 + number))
+        # Another table of the copy, which was read later and may be due later.
+        hand.announce(early, hand.stage(table="public.others", releases=True))
+        hand.source.commit(Done("c", 5))
+        hand.epoch(ends=1)
         hand.epoch()
         try:
             _run(hand, steps)
