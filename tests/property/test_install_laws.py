@@ -49,6 +49,7 @@ def test_p4_current_equals_the_source_at_its_cut(
         hand.source.commit(Done("c", 5))
         hand.epoch(ends=1)
         hand.epoch()
+        assert hand.state() == hand.source.state
         try:
             _run(hand, steps)
         finally:
