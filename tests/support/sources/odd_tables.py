@@ -21,7 +21,7 @@ from tests.support.sources.pg_values import KINDS, SETUP, drawn
 SCHEMA = 'od"d /sch`ema'
 TABLES = (
     *("a/b", "a b", "a_b", 'q"uote', "per%cent%2F", "über straße", "it's", "-dash", "1digit"),
-    *("back\\slash", "Message", "x" * 63, "transaction", "semi;colon"),
+    *("back\\slash", "Message", "x" * 63, "transaction", "two  blanks"),
 )
 COLUMNS = (
     *("größe", "order-id", "order_id", "order id", "first name", "2nd", "a.b", "per%cent", "$"),
