@@ -104,10 +104,17 @@ class ArrowWriter:
         self, path: str, rows: pa.Table, guard: Guard, *, partition_by: Sequence[str] = ()
     ) -> DeltaVersion:
         """Append rows; see `TableWriter`."""
+        return self.append_told(path, rows, guard, partition_by=partition_by)[0]
+
+    def append_told(
+        self, path: str, rows: pa.Table, guard: Guard, *, partition_by: Sequence[str] = ()
+    ) -> tuple[DeltaVersion, bool]:
+        """Append rows as `append` does; say too whether it was this call that wrote them."""
         table = self._tables.ensure(path, rows.schema, partition_by=partition_by)
-        if not reached(table, guard):
+        new = not reached(table, guard)
+        if new:
             self._write(table, rows, guard, mode="append", schema_mode="merge")
-        return DeltaVersion(table.version())
+        return DeltaVersion(table.version()), new
 
     def claim(self, path: str, rows: pa.Table, guard: Guard) -> None:
         """Append rows as the first to write this epoch; for tables with several writers.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from benchmarks.bounds import bases, epochs, transactions
+from benchmarks.bounds import bases, epochs, kept, transactions
 from benchmarks.harness import Context, Figures, Result
 
 NAME = "bounds"
@@ -17,7 +17,12 @@ CONDITIONS = (
     "guarded as in the pipeline; files are handed to the file system without waiting for the disk; "
     "no Kafka, no Spark stream"
 )
-LINES = {"epochs": epochs.measure, "transactions": transactions.measure, "bases": bases.measure}
+LINES = {
+    "epochs": epochs.measure,
+    "kept": kept.measure,
+    "transactions": transactions.measure,
+    "bases": bases.measure,
+}
 
 
 def add_options(parser: ArgumentParser) -> None:

@@ -81,14 +81,16 @@ class Folding:
     def fold(
         self,
         progress: Progress,
-        arrived: Collection[str],
+        arrived: Mapping[str, pa.Table | None],
         epoch: Epoch,
         installs: tuple[int, ...],
         last: Committed | None,
     ) -> tuple[dict[str, TableAt], tuple[int, ...]]:
         """Return the tables that moved on, and the numbers of the installs that became tables.
 
-        `arrived` are sources with new rows. Raises what is to be tried again with the whole epoch.
+        `arrived` are sources with new rows, and the rows where the log has them as they are here:
+        then what became foldable need not be read from it. Raises what is to be tried again with
+        the whole epoch.
         """
         at = self.current.moved()
         numbers: list[int] = []
@@ -96,7 +98,7 @@ class Folding:
         for source in sorted({*progress.cuts, *arrived, *self.bulk.sources(installs)}):
             cut = progress.cut(source)
             held = progress.held.setdefault(source, {})
-            ready = self._ready(source, cut, epoch, last, held)
+            ready = self._ready(source, cut, epoch, last, held, arrived.get(source))
             if ready is None:
                 continue
             progress.cuts[source] = ready[0]
@@ -111,7 +113,13 @@ class Folding:
         return at, tuple(numbers)
 
     def _ready(
-        self, source: str, cut: Cut, epoch: Epoch, last: Committed | None, held: Collection[str]
+        self,
+        source: str,
+        cut: Cut,
+        epoch: Epoch,
+        last: Committed | None,
+        held: Collection[str],
+        added: pa.Table | None,
     ) -> tuple[Cut, _Ready] | None:
         """Advance a copy of the cut and read what became foldable; None where that fails."""
         moved = Cut.from_json(cut.to_json())
@@ -119,7 +127,7 @@ class Folding:
             advance = moved.advance()
             if not advance.anything or advance.from_epoch is None:
                 return moved, _Ready(lacks=advance.lacks)
-            ready = self._read(source, moved, advance, epoch, last, held)
+            ready = self._read(source, moved, advance, epoch, last, held, added)
         except Exception as error:
             log.error("the changes of %s cannot be read: %s", source, error, exc_info=error)
             self.patience.lasts(source, error)
@@ -137,10 +145,11 @@ class Folding:
         epoch: Epoch,
         last: Committed | None,
         held: Collection[str],
+        added: pa.Table | None,
     ) -> _Ready:
         """Read and plan what became foldable, but for tables that stand still."""
         assert advance.from_epoch is not None, "there is something to fold"
-        small, large = self._foldable(source, cut, advance, epoch)
+        small, large = self._foldable(source, cut, advance, epoch, added)
         small = {table: rows for table, rows in small.items() if table not in held}
         large = {table: rows for table, rows in large.items() if table not in held}
         return self._planned(source, small, large, advance, last)
@@ -273,9 +282,17 @@ class Folding:
             return schema_of(newest)
 
     def _foldable(
-        self, source: str, cut: Cut, advance: Advance, epoch: Epoch
+        self,
+        source: str,
+        cut: Cut,
+        advance: Advance,
+        epoch: Epoch,
+        added: pa.Table | None = None,
     ) -> tuple[dict[str, pa.Table], dict[str, LogRows]]:
-        """Read from the log the rows that became foldable, per table; what is large, not yet."""
+        """Return the rows that became foldable, per table; what is large is not read yet.
+
+        They come from the log, or from what this epoch has `added` to it where all are among that.
+        """
         of_transactions = pc.is_in(
             pc.field("transaction_id"), pa.array(advance.transactions, pa.string())
         )
@@ -284,12 +301,13 @@ class Folding:
             at_lsn = pc.field("commit_order") == cut.snapshot_lsn
             wanted = wanted | (pc.field("snapshot") & at_lsn)
         in_epochs = (pc.field("epoch") >= advance.from_epoch) & (pc.field("epoch") <= epoch)
-        path = self.lake.path(changes_log(source))
-        log = self.tables.open(path)
-        if log is None:
-            raise NotFound(f"the log of {source} is missing from the lake")
         wanted = in_epochs & wanted & (pc.field("table") != TRANSACTIONS_TABLE)
         most = self.current.executors.rows_at_once(LARGE_ROWS)
+        if added is not None and advance.from_epoch == epoch and added.num_rows <= most:
+            return dict(_by_table(added.filter(wanted))), {}
+        log = self.tables.open(self.lake.path(changes_log(source)))
+        if log is None:
+            raise NotFound(f"the log of {source} is missing from the lake")
         wanted, large = split(log, wanted, since=advance.from_epoch or 0, most=most)
         rows = dataset_since(log, "epoch", advance.from_epoch or 0).to_table(filter=wanted)
         return dict(_by_table(rows)), large

@@ -9,7 +9,7 @@
 3. **Drop duplicates** by what row E-1 of the manifest says was seen (`arrival.sort_out`,
    `staged.sort_staged`).
 4. **Append** to the log with `epoch = E`, guarded by (app id, E): rows from here, or the files of
-   the executors. From here on the log is read, never the batch.
+   the executors. From here on the log's rows count, never those of a batch that came again.
 5. **Fold** state over the log's rows between cut(E-1) and cut(E), guarded likewise; installs whose
    LSN the cut has reached become tables, with the changes since then folded over them.
 6. **Commit** row E of the manifest. Only now is the epoch visible to who asks for consistency.
@@ -175,9 +175,8 @@ class Ingest:
         read = self._read(bound)
         for source, cut in progress.cuts.items():
             cut.settle(read, partial(self._broker.ends, source))
-        folded, taken = self._folding.fold(
-            progress, arrival.changes, epoch, installs, self._last
-        )  # 5
+        arrived = {source: self._log.take_added(source) for source in arrival.changes}
+        folded, taken = self._folding.fold(progress, arrived, epoch, installs, self._last)  # 5
         tables |= folded
         watch.lap("fold")
         failpoints.hit(failpoints.EPOCH_AFTER_FOLD)

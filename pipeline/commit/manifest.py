@@ -56,8 +56,7 @@ SCHEMA = pa.schema(
         ("meaning", pa.string()),
     ]
 )
-"""`installs`, `held`, `topics` and `meaning` came later: rows without them took none, held none,
-know none."""
+"""`installs`, `held`, `topics`, `meaning` came later: rows without took, held and know none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,6 +293,7 @@ class Manifest:
 
     def _append(self, row: dict[str, object], guard: Guard) -> None:
         self._writer.append(self._lake.epochs, _one_row(row), guard)
+        self._tables.appended(self._lake.epochs)
 
     def _rows(self, where: pc.Expression, since: int = 0) -> list[dict[str, object]]:
         found = self._tables.read(self._lake.epochs, where=where, since=("epoch", since))

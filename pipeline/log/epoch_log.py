@@ -1,4 +1,9 @@
-"""What an epoch writes to the log, and asks of it."""
+"""What an epoch writes to the log, and asks of it.
+
+Rows of captured sources that this process has just appended are at hand for the fold: to read them
+again would be to open a file for every table that has a change. What an attempt before this one
+appended is read from the log: its rows count, not those of the batch that came again.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +42,7 @@ class EpochLog:
         self._begun = begun
         self._writer = ArrowWriter(tables)
         self._kept_schemas = self._read_kept_schemas()
+        self._added: dict[str, pa.Table] = {}
 
     def keep_schemas(self, ids: set[int], epoch: Epoch) -> None:
         """Keep the schemas that an epoch's rows were written with."""
@@ -62,15 +68,24 @@ class EpochLog:
         self._add(QUARANTINED, arrival.quarantined, arrival, epoch)
         failpoints.hit(failpoints.EPOCH_AFTER_QUARANTINE)
         at: dict[str, TableAt] = {}
+        self._added = {}
         logs = {events_log(store): rows for store, rows in arrival.events.items()}
         logs |= {changes_log(source): rows for source, rows in arrival.changes.items()}
         logs |= {topics_log(source): rows for source, rows in arrival.records.items()}
         for name in dict.fromkeys([*logs, *arrival.staged]):
             if name != QUARANTINED:
                 version = self._add(name, logs.get(name), arrival, epoch)
+                self._tables.appended(self._lake.path(name))
                 at[name] = TableAt(version=version, as_of_epoch=epoch)
         failpoints.hit(failpoints.EPOCH_AFTER_LOG)
         return at
+
+    def take_added(self, source: str) -> pa.Table | None:
+        """Return a captured source's rows of the last epoch, where this process appended all.
+
+        None where an earlier attempt did, or executors; and at the second call: nobody keeps them.
+        """
+        return self._added.pop(changes_log(source), None)
 
     def _add(self, name: str, rows: pa.Table | None, arrival: Arrival, epoch: Epoch) -> int:
         """Add an epoch's rows to a table of the log in one commit; return its version."""
@@ -83,7 +98,10 @@ class EpochLog:
             return append_files(table, files, rows, guard, shape, by)
         if rows is None or not rows.num_rows:
             return 0
-        return self._writer.append(path, rows, guard, partition_by=by)
+        version, new = self._writer.append_told(path, rows, guard, partition_by=by)
+        if new:
+            self._added[name] = rows
+        return version
 
     def has(self, epoch: Epoch) -> bool:
         """Say whether any table of the log or the quarantine has rows of an epoch."""

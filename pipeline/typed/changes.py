@@ -310,6 +310,7 @@ class TypedChanges:
         done = table.transaction_version(name) or 0
         typed = typed.filter(pc.greater(typed[EPOCH], done))
         version = self._writer.append(path, typed, Guard(name, epoch))
+        self._tables.appended(path)
         return TableAt(version=version, as_of_epoch=epoch)
 
     def _known(

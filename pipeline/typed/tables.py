@@ -169,4 +169,5 @@ class TypedTables:
         if handle is not None and not reached(handle, guard):
             typed = fit(self._tables, path, typed, event_type)
         version = self._writer.append(path, typed, guard)
+        self._tables.appended(path)
         return TableAt(version=version, as_of_epoch=epoch)

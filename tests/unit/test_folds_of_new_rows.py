@@ -1,0 +1,76 @@
+"""Rows that an epoch has just appended to the log are folded as they are, and no others."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+from deltalake import DeltaTable
+
+from kernel import failpoints
+from lake.layout import Lake
+from pipeline.commit import folding
+from tests.support.lake.folding import Done, changes
+from tests.support.lake.poisoned import ENDS, GOODS, ITEMS, PoisonedShop, topic_of
+
+ROWS = {ITEMS: [Done("c", 1, name="a")], GOODS: [Done("c", 1, name="b"), Done("c", 2, name="c")]}
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Epochs since which the log was read for a fold."""
+    epochs: list[int] = []
+    real = folding.dataset_since
+
+    def noting(table: DeltaTable, column: str, least: int) -> ds.Dataset:
+        epochs.append(least)
+        return real(table, column, least)
+
+    monkeypatch.setattr(folding, "dataset_since", noting)
+    return epochs
+
+
+def assert_all_is_there(shop: PoisonedShop) -> None:
+    last = shop.manifest.last()
+    assert last is not None
+    for table in (ITEMS, GOODS):
+        assert shop.state(table, last) == shop.expected(table)
+
+
+def test_a_transaction_that_comes_whole_is_folded_without_a_look_at_the_log(
+    lake: Lake, read: list[int]
+) -> None:
+    shop = PoisonedShop(lake)
+    shop.epoch()
+    shop.commit(ROWS)
+    shop.commit({ITEMS: [Done("u", 1, name="d"), Done("c", 3)], GOODS: [Done("d", 2)]})
+    shop.epoch()
+    assert_all_is_there(shop)
+    assert not read
+
+
+def test_a_transaction_that_began_before_is_read_from_the_log(lake: Lake, read: list[int]) -> None:
+    shop = PoisonedShop(lake)
+    shop.epoch()
+    shop.commit(ROWS)
+    begun = shop.epoch(without=[topic_of(GOODS), ENDS])
+    shop.epoch()
+    assert_all_is_there(shop)
+    assert read == [begun.epoch]
+
+
+def test_p3_an_epoch_that_is_made_again_folds_what_the_log_has_of_it(
+    lake: Lake, read: list[int]
+) -> None:
+    """Not what came with the same offsets this time, even if that is something else."""
+    shop = PoisonedShop(lake)
+    shop.epoch()
+    shop.commit(ROWS)
+    failpoints.arm(failpoints.EPOCH_AFTER_LOG)
+    with pytest.raises(failpoints.Crash):
+        shop.epoch()
+    other: pa.Table = changes([Done("c", 1, name="another")], first=1)
+    shop.records[topic_of(ITEMS)][-1]["value"] = other["value"][0].as_py()
+    done = shop.finish()
+    assert_all_is_there(shop)
+    assert read == [done.epoch]

@@ -1,0 +1,75 @@
+"""Handles of tables are opened anew now and then, and lack no commit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from kernel.positions import Epoch
+from lake import tables as handles_of
+from lake.layout import Lake, changes_log
+from lake.tables import RENEWED_AFTER, Tables
+from lake.writer import ArrowWriter, Guard
+from tests.support.lake.folding import Done
+from tests.support.lake.poisoned import ITEMS, PoisonedShop
+
+ROWS = pa.table({"n": [1]})
+MANY = 2 * RENEWED_AFTER + 3
+
+
+def fill(tables: Tables, path: str, first: int, last: int) -> int:
+    """Append once for each epoch; return how many handles were used."""
+    handles = []
+    for epoch in range(first, last + 1):
+        version = ArrowWriter(tables).append(path, ROWS, Guard("it", Epoch(epoch)))
+        assert version == epoch
+        opened = tables.open(path)
+        assert opened is not None
+        assert opened.version() == epoch, "it is at the newest version"
+        handles.append(opened)
+        tables.appended(path)
+    return len({*map(id, handles)})
+
+
+@pytest.mark.parametrize("owned", [False, True])
+def test_a_handle_that_has_seen_many_commits_is_opened_anew(tmp_path: Path, owned: bool) -> None:
+    path = str(tmp_path / "table")
+    tables = Tables(owned=lambda _: owned)
+    assert fill(tables, path, 1, MANY) >= 3
+    assert fill(tables, path, MANY + 1, MANY + 2) == 1
+    assert DeltaTable(path).count() == MANY + 2
+
+
+def test_nobody_who_opens_a_table_has_its_handle_replaced(tmp_path: Path) -> None:
+    """Its writer may be amid a commit with the one before, and a new one would lack that."""
+    path = str(tmp_path / "table")
+    tables = Tables()
+    opened = []
+    for epoch in range(1, MANY):
+        ArrowWriter(tables).append(path, ROWS, Guard("it", Epoch(epoch)))
+        opened.append(tables.open(path))
+    assert len({*map(id, opened)}) == 1
+
+
+def test_what_an_epoch_appends_to_goes_on_with_new_handles(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handles_of, "RENEWED_AFTER", 3)
+    shop = PoisonedShop(lake)
+    names = [changes_log("shop"), "epochs", "typed/shop.public.items"]
+    handles: dict[str, list[DeltaTable | None]] = {name: [] for name in names}
+    for number in range(7):
+        shop.commit({ITEMS: [Done("c", number)]})
+        shop.epoch()
+        shop.bring()
+        for name in names:
+            handles[name].append(shop.tables.open(lake.path(name)))
+    for name, opened in handles.items():
+        assert len({*map(id, opened)}) > 1, name
+    last = shop.manifest.last()
+    assert last is not None
+    assert shop.state(ITEMS, last) == shop.expected(ITEMS)
+    assert len(shop.typed(ITEMS)) == 7
