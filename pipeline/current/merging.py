@@ -145,6 +145,10 @@ class MergeKept:
         epoch = self._kept.epoch_at(path, table.version())
         return reached(table, guard) if epoch is None else epoch >= guard.epoch
 
+    def in_memory(self, path: str, table: DeltaTable) -> int | None:
+        """Return how many bytes the rows of a base take in memory; None where they are not kept."""
+        return self._kept.bytes_at(path, table.version())
+
     def hurry(self) -> None:
         """A merge here has the caller's own priority."""
 

@@ -115,7 +115,8 @@ class CurrentTables:
         if truncated and not soft:
             kept = rows.filter(pc.equal(rows[OP], UPSERT)).drop_columns([OP])
             return self._at(name, self._writer.overwrite(path, kept, guard), epoch)
-        if not (truncated or evolved) and self.tails.wants(handle):
+        in_memory = None if handle is None else self._small.in_memory(path, handle)
+        if not (truncated or evolved) and self.tails.wants(handle, in_memory):
             return self.tails.add(name, rows, keys, epoch)
         self.tails.settle(name)
         return self._at(name, self._small.merge(path, rows, guard, keys), epoch)

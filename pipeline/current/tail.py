@@ -174,8 +174,13 @@ class TailTables:
                 with Attempts().of(own):  # What fails here fails again where the table is folded.
                     self._load(own)
 
-    def wants(self, base: DeltaTable | None) -> bool:
-        """Say whether a table is large enough for a tail."""
+    def wants(self, base: DeltaTable | None, in_memory: int | None = None) -> bool:
+        """Say whether a table is large enough for a tail.
+
+        One whose rows take few bytes in memory is not: its files need not be looked at.
+        """
+        if in_memory is not None and 2 * in_memory <= self._policy.direct_bytes:
+            return False
         return base is not None and size_of(base)[1] > self._policy.direct_bytes
 
     def add(
@@ -253,11 +258,12 @@ class TailTables:
         if stored is None:
             self._without.add(name)
             return {}
+        version = stored.version()
         if stored.count():
             empty = schema_of(stored).empty_table()
-            self._writer.overwrite(path, empty, Guard(tail_name(name), epoch))
+            version = self._writer.overwrite(path, empty, Guard(tail_name(name), epoch))
         self._tails.pop(name, None)
-        return {tail_name(name): TableAt(version=stored.version(), as_of_epoch=epoch)}
+        return {tail_name(name): TableAt(version=version, as_of_epoch=epoch)}
 
     def named(self, name: str) -> None:
         """Take note that the manifest is told a later version of a base than a fold before made."""

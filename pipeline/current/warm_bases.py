@@ -87,6 +87,11 @@ class KeptBases:
         kept = self._kept.get(path)
         return kept.epoch if kept is not None and kept.version == version else None
 
+    def bytes_at(self, path: str, version: int) -> int | None:
+        """Return the bytes of the rows of a version of a base; None where they are not kept."""
+        kept = self._kept.get(path)
+        return kept.size if kept is not None and kept.version == version else None
+
     def keep(self, path: str, version: int, rows: pa.Table, *, epoch: int | None = None) -> None:
         """Remember the rows of a base as of a version, and forget those used longest ago.
 
