@@ -8,8 +8,8 @@ that message, it has passed every transaction committed before it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -229,8 +229,24 @@ def wait(settings: Settings, *, timeout_s: float, show: Callable[[Behind], None]
     Raises `Unavailable` after `timeout_s`, naming what is behind.
     """
     with closing(PostgresHeads(settings.required("postgres.dsn"))) as heads:
-        waiting = Waiting(settings=settings, goal=goal_of(settings), heads=heads)
+        with _told_with_causes(settings):
+            goal = goal_of(settings)
+        waiting = Waiting(settings=settings, goal=goal, heads=heads)
         return _awaited(waiting, timeout_s=timeout_s, show=show)
+
+
+@contextmanager
+def _told_with_causes(settings: Settings) -> Iterator[None]:
+    """Add what stands still to the error of one who was asked and does not answer."""
+    try:
+        yield
+    except Unavailable as error:
+        still = standing_still(settings)
+        if not still:
+            raise
+        raise Unavailable(
+            "; ".join([error.message, *map(str, still)]), remedy=still[0].command
+        ) from error
 
 
 def _awaited(
@@ -238,7 +254,8 @@ def _awaited(
 ) -> CaughtUpEpoch:
     started, look_at_s, settings = time.monotonic(), 0.0, waiting.settings
     while True:
-        found = waiting.look()
+        with _told_with_causes(settings):
+            found = waiting.look()
         waited_s = time.monotonic() - started
         if isinstance(found, CaughtUpEpoch):
             return CaughtUpEpoch(

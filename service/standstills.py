@@ -48,13 +48,14 @@ def of_pipeline(state: Mapping[str, Any]) -> list[Standstill]:
 
 
 def of_source(found: Iterable[Standstill], source: str) -> list[Standstill]:
-    """Return what stands still of one captured source: itself, or any of its tables."""
-    return [
-        each
-        for each in found
-        if each.component in _OF_SOURCES
-        and (each.name == source or each.name.rpartition("/")[2].startswith(f"{source}."))
-    ]
+    """Return what stands still of one source: itself, or any of its tables."""
+    return [each for each in found if each.component in _OF_SOURCES and _is_of(each.name, source)]
+
+
+def _is_of(name: str, source: str) -> bool:
+    """Say whether a name is a source's, or that of a table of it: captured, or of its topic."""
+    own = name.rpartition("/")[2]
+    return own in (source, f"topics.{source}") or own.startswith(f"{source}.")
 
 
 def of_service(state: Mapping[str, Any]) -> list[Standstill]:

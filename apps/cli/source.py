@@ -6,7 +6,7 @@ pay.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -53,14 +53,14 @@ def list_(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> Non
     told = _documents(found)
     external = [each for each in told if "topic" in each]
     documents = [each for each in told if "topic" not in each]
-    standing = standing_still(found) if documents else []
-    still = {each["source"]: standstills.of_source(standing, each["source"]) for each in documents}
-    for each in documents:
+    standing = standing_still(found) if told else []
+    still = {each["source"]: standstills.of_source(standing, each["source"]) for each in told}
+    for each in told:
         each["standing_still"] = [one.document() for one in still[each["source"]]]
     nothing = "no database is captured; capture one: penstock source add NAME --dsn DSN --tables …"
-    rows = [(*_row(each), _still_cell(still[each["source"]])) for each in documents]
+    rows = [(*_row(each), source_topics.still_cell(still[each["source"]])) for each in documents]
     text = table((*_HEADINGS, "stands still"), rows, nothing=nothing)
-    text += f"\n{source_topics.page(external)}" if external else ""
+    text += f"\n{source_topics.page(external, still)}" if external else ""
     emit({"sources": documents, "topics": external}, as_json=as_json, text=text)
 
 
@@ -80,7 +80,7 @@ def _documents(found: settings.Settings) -> list[dict[str, Any]]:
 
 
 def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
-    """Show state, connector, slot and snapshot. Exit code 5 when the source does not run.
+    """Show state, connector, slot, snapshot, what stands still. Exit code 5 when it does not run.
 
     States: runs, paused, failed, alarm (the slot keeps too much WAL), slot-lost (changes are
     missing until `source resnapshot`), away (the database does not answer). Exit code 6 when it
@@ -107,15 +107,16 @@ def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = 
         state = lifecycle.status(site, source, connect)
     captured = lifecycle.captured_tables(lake, name)
     snapshot = lifecycle.progress(site, source)
-    rows = [(each, snapshot.tables.get(each, "not yet")) for each in captured]
     held = {} if state.away else lifecycle.held(site, source)
     copied, still = copies_of(lake, name), lifecycle.standing_still(site, source)
+    also = _besides(found, name, still)
     gone = lifecycle.missing(site, name)
     verified = verifications_of(lake, found.state_dir, name)
     shown = source_document(state)
     document = {
         **shown,
         "still": still,
+        "standing_still": [each.document() for each in also],
         "gone": [asdict(gap) for gap in gone],
         "snapshot": asdict(snapshot),
         "copies": [asdict(each) for each in copied],
@@ -127,28 +128,46 @@ def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = 
         table(_HEADINGS, [_row(shown)]),
         f"snapshot {snapshot.state}, attempts {snapshot.attempts}"
         + (f", reading {snapshot.current}" if snapshot.current else ""),
-        _copy_lines(copied) if copied else table(("table", "rows"), rows, nothing=_NOTHING),
-        *(f"held back: {each}: {reason}" for each, reason in held.items()),
-        *(_still_lines(each, told) for each, told in still.items()),
+        _copy_lines(copied) if copied else _snapshot_lines(captured, snapshot.tables),
+        *_standing_lines(held, still, also),
         *verification.verification_lines(verified),
     ]
-    said = (("cause: ", state.reason), ("  fix: ", state.remedy))
+    said = [("cause: ", state.reason), ("  fix: ", state.remedy)]
+    said += [("cause: ", gaps.reason(gone)), ("  fix: ", gaps.remedy(name))] if gone else []
     lines += [label + text for label, text in said if text is not None]
-    if gone:
-        lines += [f"cause: {gaps.reason(gone)}", f"  fix: {gaps.remedy(name)}"]
     emit(document, as_json=as_json, text="\n".join(lines))
-    if code := EXIT_UNHEALTHY if gone or not state.healthy else EXIT_PARTIAL if still else 0:
+    runs = state.healthy and not gone and all(each.component != "source" for each in also)
+    if code := EXIT_UNHEALTHY if not runs else EXIT_PARTIAL if still else 0:
         raise typer.Exit(code)
+
+
+def _besides(
+    found: settings.Settings, name: str, still: Collection[str]
+) -> list[standstills.Standstill]:
+    """Return what stands still of a source beside those of its tables."""
+    of_source = standstills.of_source(standing_still(found), name)
+    return [each for each in of_source if each.name.removeprefix(f"{name}.") not in still]
+
+
+def _snapshot_lines(captured: Iterable[str], rows: Mapping[str, object]) -> str:
+    told = [(each, rows.get(each, "not yet")) for each in captured]
+    return table(("table", "rows"), told, nothing=_NOTHING)
+
+
+def _standing_lines(
+    held: Mapping[str, str],
+    still: Mapping[str, Mapping[str, object]],
+    also: Sequence[standstills.Standstill],
+) -> Iterator[str]:
+    yield from (f"held back: {each}: {reason}" for each, reason in held.items())
+    yield from (_still_lines(each, told) for each, told in still.items())
+    yield from source_topics.still_lines(also)
 
 
 def _still_lines(name: str, told: Mapping[str, object]) -> str:
     diff = "".join(f"\n  {line}" for line in _texts(told["diff"]))
     since, reason = told["from_epoch"], told["reason"]
     return f"stands still: {name} since epoch {since}: {reason}{diff}\n  fix: {told['command']}"
-
-
-def _still_cell(still: Sequence[standstills.Standstill]) -> str | None:
-    return "; ".join(f"{each.component} {each.name}: {each.cause}" for each in still) or None
 
 
 def _texts(value: object) -> list[str]:

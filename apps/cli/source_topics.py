@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from apps.accounts import standing_still
 from apps.cli.output import emit, refuse_unconfirmed, table
 from apps.settings import Settings
 from kernel.errors import EXIT_UNHEALTHY
 from lake.layout import Lake
+from service.standstills import Standstill, of_source
 
 if TYPE_CHECKING:
     from apps.topic_sources import TopicState
@@ -44,25 +46,45 @@ def _any_declared(found: Settings) -> bool:
     return bool(live(Lake.named(found.lake), SmallTables(), SOURCE))
 
 
-def page(documents: Sequence[Mapping[str, Any]]) -> str:
-    """Return a table of such sources."""
-    return table(_HEADINGS, [[each[name] for name in _HEADINGS] for each in documents])
+def page(documents: Sequence[Mapping[str, Any]], still: Mapping[str, Sequence[Standstill]]) -> str:
+    """Return a table of such sources; `still` has what stands still of each."""
+    rows = [
+        [*(each[name] for name in _HEADINGS), still_cell(still[each["source"]])]
+        for each in documents
+    ]
+    return table((*_HEADINGS, "stands still"), rows)
+
+
+def still_cell(still: Sequence[Standstill]) -> str | None:
+    """Return what stands still as a cell of a table."""
+    return "; ".join(f"{each.component} {each.name}: {each.cause}" for each in still) or None
 
 
 def shown(found: Settings, name: str, *, as_json: bool) -> bool:
-    """Show one, where a source on an external topic has that name.
+    """Show one, where a source on an external topic has that name, and what of it stands still.
 
-    Exit code 5 when records are gone that it has not read.
+    Exit code 5 when something does, and when records are gone that it has not read.
     """
     topic = topic_state(found, name)
     if topic is None:
         return False
+    still = of_source(standing_still(found), name)
     said = (("cause: ", topic.cause), ("  fix: ", topic.fix))
-    lines = [page([asdict(topic)]), *(label + text for label, text in said if text is not None)]
-    emit(asdict(topic), as_json=as_json, text="\n".join(lines))
-    if topic.fix is not None:
+    lines = [page([asdict(topic)], {name: still}), *still_lines(still)]
+    lines += [label + text for label, text in said if text is not None]
+    document = asdict(topic) | {"standing_still": [each.document() for each in still]}
+    emit(document, as_json=as_json, text="\n".join(lines))
+    if still or topic.fix is not None:
         raise typer.Exit(EXIT_UNHEALTHY)
     return True
+
+
+def still_lines(still: Sequence[Standstill]) -> list[str]:
+    """Say of each thing that stands still what it is, why, and what to do."""
+    return [
+        f"stands still: {each.component} {each.name}: {each.cause}\n  fix: {each.command}"
+        for each in still
+    ]
 
 
 def pass_over(found: Settings, topic: TopicState, *, yes: bool, as_json: bool) -> None:

@@ -20,12 +20,13 @@ from typer.testing import CliRunner
 from apps import caught_up
 from apps.accounts import standing_still
 from apps.capture import capture_site
-from apps.cli import build
+from apps.cli import build, source, source_topics
 from apps.cli.stack import explained
 from apps.pipeline.endpoint import serve
 from apps.pipeline.health import waiting_in
 from apps.pipeline.metrics import PipelineMetrics
 from apps.settings import Settings, load
+from apps.topic_sources import TopicState
 from cdc.declarations import FILES
 from cdc.verification.verifier import Verifying, VerifyMetrics
 from kernel.errors import EXIT_UNHEALTHY, NotFound, Unavailable
@@ -286,6 +287,59 @@ def test_a_stack_that_is_late_is_told_with_what_its_programs_say(
     assert told.value.message.startswith("not ready within 9 s: it; ")
     assert said in told.value.message
     assert told.value.remedy == "penstock logs it"
+
+
+PINGS = {
+    "source": "pings",
+    "topic": "p",
+    "format": "json",
+    "state": "runs",
+    "records": 1,
+    "behind": 2,
+    "quarantined": 0,
+}
+
+
+@pytest.mark.parametrize(
+    ("state", "component"),
+    [
+        ({"stuck": {"pings": WHY, "shop": WHY}}, "source"),
+        ({"held": {"typed/topics.pings": HOLD, "typed/topics.pings2": HOLD}}, "table"),
+        ({"held": {"history/pings": HOLD, "history/shop.pings": HOLD}}, "table"),
+    ],
+)
+def test_the_source_of_a_topic_that_stands_still_is_told_in_its_list_and_by_itself(
+    served: Serve, monkeypatch: pytest.MonkeyPatch, state: dict[str, Any], component: str
+) -> None:
+    settings = served(MOVING | state)
+    (still,) = of_source(standing_still(settings), "pings")
+    assert still.component == component
+    monkeypatch.setattr(source, "_documents", lambda found: [dict(PINGS)])
+    monkeypatch.setattr(source_topics, "topic_state", lambda *_: TopicState(**PINGS))
+    folder = ["--workspace", str(settings.workspace)]
+    ran = CliRunner().invoke(build(), ["source", "list", "--json", *folder])
+    assert json.loads(ran.stdout)["topics"] == [{**PINGS, "standing_still": [still.document()]}]
+    ran = CliRunner().invoke(build(), ["source", "list", *folder])
+    assert f"{component} {still.name}: {still.cause}" in ran.output
+    ran = CliRunner().invoke(build(), ["source", "status", "pings", *folder])
+    assert ran.exit_code == EXIT_UNHEALTHY
+    assert f"{component} {still.name}: {still.cause}\n  fix: penstock mend it" in ran.output
+
+
+def test_wait_says_what_stands_still_where_nobody_answers_it(
+    served: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = served(MOVING | {"loops": {"sinks": WHY}})
+
+    def silent(_: Settings) -> None:
+        raise Unavailable("the event store's database does not answer: timeout")
+
+    monkeypatch.setattr(caught_up, "goal_of", silent)
+    monkeypatch.setenv("PENSTOCK_POSTGRES_DSN", "postgresql://nowhere")
+    with pytest.raises(Unavailable) as ended:
+        caught_up.wait(load(settings.workspace), timeout_s=3600, show=lambda found: None)
+    assert "does not answer: timeout; loop sinks stands still: the cause" in ended.value.message
+    assert ended.value.remedy == "penstock mend it"
 
 
 def test_nothing_stands_still_where_all_moves(served: Serve) -> None:
