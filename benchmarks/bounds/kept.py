@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.bounds.epochs import World
 
 TABLES, FILES = 200, 1_000
-PART, PARTS = 50, 8
+PART, PARTS = 50, 5
 
 
 def measure(folder: Path, options: Namespace, progress: Callable[[str], None]) -> dict[str, float]:
