@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import orjson
 from fastapi import APIRouter, Request, Response
@@ -78,6 +79,10 @@ def _account(runtime: Runtime, oldest: OpenSnapshot | None) -> dict[str, object]
     return found | {"old_snapshot": asdict(oldest)}
 
 
+async def _asked(runtime: Runtime) -> tuple[int, OpenSnapshot | None]:
+    return await runtime.opened.store.head(), await _oldest_snapshot(runtime)
+
+
 async def _oldest_snapshot(runtime: Runtime) -> OpenSnapshot | None:
     """Look for the oldest open snapshot, and show its age."""
     with contextlib.suppress(PenstockError):  # The store's own trouble is told already.
@@ -131,8 +136,9 @@ async def _look(runtime: Runtime) -> _Look:
     reasons: dict[str, str] = {}
     answers, oldest = False, None
     try:
-        runtime.metrics.head.set(await runtime.opened.store.head())
-        answers, oldest = True, await _oldest_snapshot(runtime)
+        head, oldest = await runtime.store_question.answer(partial(_asked, runtime))
+        runtime.metrics.head.set(head)
+        answers = True
         runtime.opened.storage.check()
     except PenstockError as error:
         reasons["store"] = error.message

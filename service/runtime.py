@@ -24,6 +24,7 @@ from eventstore.lake_archive import LakeArchive
 from eventstore.postgres.connect import connect
 from eventstore.postgres.groups import PostgresSubscriptionGroups
 from eventstore.postgres.migrate import migrate
+from eventstore.postgres.old_snapshots import OpenSnapshot
 from eventstore.postgres.schema_cache import PostgresSchemaCache
 from eventstore.postgres.snapshots import PostgresLevels
 from eventstore.postgres.store import PostgresEventStore
@@ -37,6 +38,7 @@ from service.config import ServiceConfig
 from service.feed_messages import Written
 from service.lake_reading import LakeReader
 from service.metrics import ServiceMetrics
+from service.open_question import OpenQuestion
 from service.render import event_document, event_json
 from service.storage import StorageGuard
 from service.streams import Streams
@@ -80,6 +82,9 @@ class Runtime:
         self.admission = Admission(config.access)
         self.streams = Streams(config.clients)
         self.lake = LakeReader(config.lake, memory_bytes=config.lookup_memory_bytes)
+        self.store_question: OpenQuestion[tuple[int, OpenSnapshot | None]] = OpenQuestion(
+            "the event store's database"
+        )
         self.trouble = "starting"
         self.stopping = False
         self._opened: Opened | None = None
@@ -113,6 +118,7 @@ class Runtime:
     async def stop(self) -> None:
         """Commit what is queued and close everything."""
         self.end_feeds()
+        self.store_question.close()
         await self.lake.stop()
         if self._opening is not None:
             self._opening.cancel()
