@@ -292,6 +292,7 @@ def assert_told(
     return told
 
 
+@pytest.mark.matrix
 def test_ingest_that_stands_still_is_seen_at_every_door(walk: Walk) -> None:
     walk.tear("epochs")
     walk.append("stepped", 3)
