@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from eventstore.store import EventFilter, EventPage
+from eventstore.store import EVERYTHING, EventFilter, EventPage
 from kernel.errors import BeyondHead, StoreDiverged
 from kernel.positions import Position
 from schemas.records import RecordedEvent
@@ -51,8 +51,8 @@ class Followed(Protocol):
         """Return a page of events; see `EventStore.read_all`."""
         ...
 
-    async def beyond(self, position: int, *, timeout_s: float) -> None:
-        """Wait until there is more behind a position, at most for about so long."""
+    async def beyond(self, position: int, *, filter_: EventFilter, timeout_s: float) -> None:
+        """Wait until a filter lets more pass behind a position, at most for about so long."""
         ...
 
 
@@ -124,43 +124,80 @@ class Idle:
 FeedItem = RecordedEvent | CaughtUp | Checkpoint | Idle
 
 
-async def follow(
-    store: Followed, head: Head, *, after: Position, filter_: EventFilter, idle_s: float
-) -> AsyncGenerator[Sequence[FeedItem], None]:
-    """Yield every event behind `after`, in order, each once, as much at a time as was read.
+@dataclass(slots=True, kw_only=True)
+class FeedReach:
+    """How far a feed has come: it looked at all up to `position`, and spoke of `said` last.
 
-    Where nothing is to be said beside events, they are the very ones of the page. Says that it
-    lives when `idle_s` without a word are nearly over. Ends only when `head` is closed. Raises
-    `BeyondHead` at once when `after` is beyond the head, `Unavailable` when the store is.
+    `begun` is where the newest look began. `live`: it has said that it caught up, and looked at all
+    that there was; it does not begin with history. Who delivers in a feed's stead, while it is not
+    asked, moves its place.
     """
-    history_end = await store.head()
-    if after > history_end:
-        raise BeyondHead(
-            f"position {after} is beyond the head {history_end}", after=after, head=history_end
-        )
+
+    position: Position
+    said: Position
+    begun: Position
+    live: bool = False
+
+    @classmethod
+    def at(cls, position: Position) -> FeedReach:
+        """Return the place of a feed that has not begun."""
+        return cls(position=position, said=position, begun=position)
+
+
+async def follow(
+    store: Followed, head: Head, *, place: FeedReach, filter_: EventFilter, idle_s: float
+) -> AsyncGenerator[Sequence[FeedItem], None]:
+    """Yield every event behind a place, in order, each once, as much at a time as was read.
+
+    `place` is moved before its items are given. Says that it lives when `idle_s` without a word are
+    nearly over. Ends only when `head` is closed. Raises `BeyondHead` at once when the place is
+    beyond the head, `Unavailable` when the store is.
+    """
+    caught_up, history_end = place.live, place.position
     now = asyncio.get_running_loop().time
-    caught_up = after == history_end
-    position, said, spoke_at = after, after, now()
-    if caught_up:
-        yield [CaughtUp(position=position)]
+    spoke_at = now()
+    if not caught_up:
+        history_end = await _history_end(store, place)
+        if caught_up := place.position == history_end:
+            place.live = True
+            yield [CaughtUp(position=place.position)]
     while not head.closed:
-        page = await store.read_all(after=position, limit=PAGE, filter_=filter_)
+        place.begun = place.position
+        page = await store.read_all(after=place.position, limit=PAGE, filter_=filter_)
         items: Sequence[FeedItem] = page.events
-        if page.scanned_to > position:
-            position = page.scanned_to
-            if not filter_.everything:
-                items, said = _with_checkpoints(page, said, filter_)
-            if not caught_up and position >= history_end:
+        if page.scanned_to > place.position:
+            place.position = page.scanned_to
+            if filter_.everything:
+                place.said = page.scanned_to
+            else:
+                items, place.said = _with_checkpoints(page, place.said, filter_)
+            if not caught_up and place.position >= history_end:
                 caught_up = True
-                items = [*items, CaughtUp(position=position)]
+                place.said = place.position
+                items = [*items, CaughtUp(position=place.position)]
         elif now() - spoke_at >= idle_s * (1 - _BEAT):
             items = [Idle()]
+        place.live = caught_up and page.scanned_to >= page.head
         if items:
             spoke_at = now()
             yield items
         if page.scanned_to >= page.head:
             head.advance(page.head)
-            await store.beyond(position, timeout_s=idle_s * _BEAT)
+            # Whatever comes behind a page that was short of the end of history has to be told.
+            wanted = filter_ if caught_up else EVERYTHING
+            await store.beyond(place.position, filter_=wanted, timeout_s=idle_s * _BEAT)
+
+
+async def _history_end(store: Followed, place: FeedReach) -> Position:
+    """Return where live events begin for a feed. Raises `BeyondHead`."""
+    found = await store.head()
+    if place.position > found:
+        raise BeyondHead(
+            f"position {place.position} is beyond the head {found}",
+            after=place.position,
+            head=found,
+        )
+    return found
 
 
 def _with_checkpoints(

@@ -4,9 +4,9 @@
 
 1. Who follows asks for the page behind its position. What is in memory is given from there, each
    filter applied.
-2. Whoever stands at the end of memory waits. One task watches the head for all of them, lets memory
-   be read on from the store, and wakes them when there is more: what an append costs a reader is
-   one wake-up, and the pages and messages that they get alike are made once.
+2. Whoever stands at the end of memory waits. One task watches the head for all of them and lets
+   memory be read on from the store. Those whose filter lets one of the new events pass are woken:
+   an append costs a reader nothing that it does not concern.
 3. Memory is bounded by bytes: the oldest events leave it. Who is behind them, or far behind the
    head, reads pages of the store as if there was no memory.
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -38,6 +38,17 @@ class _Kept:
     event: RecordedEvent
     size: int
     document: bytes | None = None
+
+
+class _Waiting:
+    """Those who wait for what one filter lets pass, the first of them since a position."""
+
+    __slots__ = ("count", "more", "since")
+
+    def __init__(self, since: int) -> None:
+        self.more = asyncio.Event()
+        self.since = since
+        self.count = 0
 
 
 class Tail:
@@ -65,10 +76,7 @@ class Tail:
         self._known_head = 0
         self._asked_at = -math.inf
         self._reading: asyncio.Task[None] | None = None
-        self._pages_now: dict[EventFilter, tuple[int, int, EventPage]] = {}
-        """The newest page of each filter, with where it began and its limit: of memory as it is."""
-        self._waiting = 0
-        self._more = asyncio.Event()
+        self._waiting: dict[EventFilter, _Waiting] = {}
         self._watching: asyncio.Task[None] | None = None
 
     @property
@@ -93,8 +101,11 @@ class Tail:
             return page
         return await self._pages.read_all(after=after, limit=limit, filter_=filter_)
 
-    async def beyond(self, position: int, *, timeout_s: float) -> None:
-        """Wait until there is more behind a position, or for about so long."""
+    async def beyond(self, position: int, *, filter_: EventFilter, timeout_s: float) -> None:
+        """Wait until a filter lets more pass behind a position, or for about so long.
+
+        Ends too when so much else came that it is worth a word (`PAGE` events).
+        """
         if not self._max_bytes:
             await self._head.beyond(position, timeout_s=min(timeout_s, POLL_S))
             return
@@ -102,16 +113,19 @@ class Tail:
             self._begin_at(position)
         if self._end > position or self._head.closed:
             return
-        self._waiting += 1
+        waiting = self._waiting.setdefault(filter_, _Waiting(position))
+        waiting.count += 1
         try:
             if self._watching is None:
                 self._watching = asyncio.create_task(self._watch(timeout_s), name="watch the head")
-            await self._more.wait()
+            await waiting.more.wait()
         finally:
-            self._waiting -= 1
+            waiting.count -= 1
+            if not waiting.count and self._waiting.get(filter_) is waiting:
+                del self._waiting[filter_]
 
     async def _watch(self, tick_s: float) -> None:
-        """Read on for all who wait, and wake them: when there is more, and once per tick."""
+        """Read on for all who wait, and wake all of them once per tick."""
         now = asyncio.get_running_loop().time
         tick_at = now() + tick_s
         try:
@@ -120,21 +134,28 @@ class Tail:
                 await self._head.beyond(self._end, timeout_s=pause_s)
                 if self._head.closed:
                     break
-                before = self._end
                 try:
-                    await self._read_on(before)
+                    await self._read_on(self._end)
                 except Exception:
                     break  # Those who wait read for themselves, and are told.
-                if self._end != before or now() >= tick_at:
-                    self._wake()
+                if now() >= tick_at:
+                    self._wake_all()
                     tick_at = now() + tick_s
         finally:
             self._watching = None
-            self._wake()
+            self._wake_all()
 
-    def _wake(self) -> None:
-        more, self._more = self._more, asyncio.Event()
-        more.set()
+    def _wake_all(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for each in waiting.values():
+            each.more.set()
+
+    def _wake_for(self, events: Sequence[RecordedEvent]) -> None:
+        """Wake those whom new events concern: memory has them, and ends with the last of them."""
+        for filter_, waiting in [*self._waiting.items()]:
+            if self._end - waiting.since >= PAGE or any(map(filter_.passes, events)):
+                del self._waiting[filter_]
+                waiting.more.set()
 
     async def document(self, event: RecordedEvent) -> bytes:
         """Return an event as `render` gives it: made once while the event is kept."""
@@ -172,7 +193,6 @@ class Tail:
         begun_at = self._end
         page = await self._newer(begun_at)
         self._known_head = page.head
-        self._pages_now.clear()
         if self._end != begun_at:
             return  # Memory begins elsewhere by now.
         for event in page.events:
@@ -182,6 +202,7 @@ class Tail:
             self._kept[event.position] = kept
             self._end = event.position
             self._grow(kept, memory_of(event))
+        self._wake_for(page.events)
 
     async def _newer(self, after: int) -> EventPage:
         """Read a page; without asking for the head where that is known to be further."""
@@ -200,8 +221,8 @@ class Tail:
             self._asked_at = -math.inf  # It was no answer: who reads next asks again, and is told.
 
     def _begin_at(self, position: int) -> None:
+        self._wake_all()  # Whoever waited at another end reads what lies between by itself.
         self._kept.clear()
-        self._pages_now.clear()
         self._bytes = 0
         self._start = self._end = position
 
@@ -215,14 +236,7 @@ class Tail:
             self._bytes -= self._kept.pop(self._start).size
 
     def _page(self, after: int, limit: int, filter_: EventFilter) -> EventPage:
-        """Return a page of memory: the same to all who stand at one place with one filter."""
-        now = self._pages_now.get(filter_)
-        if now is None or now[:2] != (after, limit):
-            now = after, limit, self._made(after, limit, filter_)
-            self._pages_now[filter_] = now
-        return now[2]
-
-    def _made(self, after: int, limit: int, filter_: EventFilter) -> EventPage:
+        """Return a page of memory."""
         events: list[RecordedEvent] = []
         scanned_to, size = after, 0
         while scanned_to < self._end and len(events) < limit and size <= PAGE_BYTES:

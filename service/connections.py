@@ -155,6 +155,18 @@ class WatchedProtocol(HttpToolsProtocol):
         self._unsent = self.transport.get_write_buffer_size()
         self._slow = self.loop.call_later(self.limits.slow_s, self._check_slow)
 
+    def push(self, part: bytes) -> bool:
+        """Send a part of the answer under way, framed by `framed`, past everything between.
+
+        Returns whether the client takes it: one that is too slow just now does not.
+        """
+        cycle = self.cycle
+        if self.evicted or self.flow.write_paused or cycle is None or not cycle.chunked_encoding:
+            return False
+        if not cycle.disconnected:
+            self.transport.write(part)
+        return True
+
     def resume_writing(self) -> None:
         """The client has caught up with what was sent."""
         if self._slow is not None:
@@ -272,6 +284,11 @@ def silent_body(seconds: float) -> HttpRefusal:
         "Send it again with the same event ids: what is there already is recognised.",
         ("connection", "close"),
     )
+
+
+def framed(body: bytes) -> bytes:
+    """Return what is not empty as a chunk of an answer without a known length."""
+    return b"%x\r\n%b\r\n" % (len(body), body)
 
 
 def connection_of(scope: Scope) -> WatchedProtocol | None:

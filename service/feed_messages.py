@@ -1,14 +1,18 @@
-"""Messages of feeds as they are sent, and the last of them for all who get the same."""
+"""Messages of feeds as they are sent."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
+from typing import assert_never
 
-from eventstore.feed import FeedItem
-from eventstore.sizes import PAGE_BYTES
+from eventstore.feed import CaughtUp, Checkpoint, FeedItem, FeedReach, Idle
+from schemas.records import RecordedEvent
+from service.ndjson import NDJSON
 
-_MOST_KEPT = 32
+Document = Callable[[RecordedEvent], Awaitable[bytes]]
+"""Gives an event as it is shown to callers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,27 +38,52 @@ class Form:
     failed: Callable[[bytes], bytes]
 
 
-class Written:
-    """What was written last, for all whose feeds come to the very same items.
+Feed = AsyncGenerator[Sequence[FeedItem], None]
+Chunks = AsyncGenerator[Chunk, None]
 
-    Feeds of one filter take their turns with those of others: a few pages are kept.
-    """
 
-    def __init__(self) -> None:
-        self._kept: dict[tuple[str, int], tuple[Sequence[FeedItem], Chunk]] = {}
-        self._bytes = 0
+# A comment opens the stream, so that clients see it before the first event.
+SSE = Form(
+    media_type="text/event-stream",
+    opening=b": penstock\n\n",
+    heartbeat=b": heartbeat\n\n",
+    event=lambda position, document: b"id: %d\ndata: %b\n\n" % (position, document),
+    named=lambda name, position: (
+        b'event: %b\nid: %d\ndata: {"position":%d}\n\n' % (name.encode(), position, position)
+    ),
+    failed=lambda problem: b"event: failed\ndata: %b\n\n" % problem,
+)
+LINES = Form(
+    media_type=NDJSON,
+    opening=b"",
+    heartbeat=b'{"event":"heartbeat"}\n',
+    event=lambda _position, document: document + b"\n",
+    named=lambda name, position: b'{"event":"%b","position":%d}\n' % (name.encode(), position),
+    failed=lambda problem: b'{"event":"failed","problem":%b}\n' % problem,
+)
 
-    def find(self, form: Form, items: Sequence[FeedItem]) -> Chunk | None:
-        """Return these items as a chunk, if they were written of late."""
-        kept = self._kept.get((form.media_type, id(items)))
-        return None if kept is None else kept[1]
 
-    def keep(self, form: Form, items: Sequence[FeedItem], chunk: Chunk) -> None:
-        """Keep a chunk, and with it its items, so that no others can be taken for them."""
-        if (form.media_type, id(items)) in self._kept:
-            return
-        self._kept[form.media_type, id(items)] = items, chunk
-        self._bytes += len(chunk.body)
-        while len(self._kept) > _MOST_KEPT or self._bytes > PAGE_BYTES:
-            _, gone = self._kept.pop(next(iter(self._kept)))
-            self._bytes -= len(gone.body)
+async def event_chunks(feed: Feed, place: FeedReach, form: Form, document: Document) -> Chunks:
+    """Write the items of a feed of events, whose place is given."""
+    async with aclosing(feed):
+        async for items in feed:
+            messages = [await _message(item, form, document) for item in items]
+            yield Chunk(
+                body=b"".join(messages),
+                farewell=form.named("evicted", place.said),
+                count=sum(isinstance(item, RecordedEvent) for item in items),
+            )
+
+
+async def _message(item: FeedItem, form: Form, document: Document) -> bytes:
+    match item:
+        case RecordedEvent():
+            return form.event(item.position, await document(item))
+        case CaughtUp(position=position):
+            return form.named("caught-up", position)
+        case Checkpoint(position=position):
+            return form.named("checkpoint", position)
+        case Idle():
+            return form.heartbeat
+        case _:
+            assert_never(item)

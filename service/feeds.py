@@ -1,53 +1,21 @@
 """Answers without end over HTTP: server-sent events, or the same items as lines of JSON.
 
-follow      -> event_chunks      -> FeedResponse -> socket
-row changes -> ChangeFeed.chunks -> FeedResponse -> socket
+follow      -> event_chunks -> EventFeeds.chunks -> FeedResponse -> socket
+row changes -> ChangeFeed.chunks                 -> FeedResponse -> socket
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import assert_never
 
 from fastapi.responses import StreamingResponse
 
-from eventstore.feed import CaughtUp, Checkpoint, FeedItem, Idle
 from kernel.errors import PenstockError
-from kernel.positions import Position
-from schemas.records import RecordedEvent
 from service.connections import WatchedProtocol, connection_of
-from service.feed_messages import Chunk, Form, Written
+from service.feed_messages import Chunk, Chunks, Form
 from service.http import Receive, Scope, Send
-from service.ndjson import NDJSON
 from service.problems import problem_of
 from service.runtime import Runtime
-
-Feed = AsyncGenerator[Sequence[FeedItem], None]
-Chunks = AsyncGenerator[Chunk, None]
-Document = Callable[[RecordedEvent], Awaitable[bytes]]
-"""Gives an event as it is shown to callers."""
-
-
-# A comment opens the stream, so that clients see it before the first event.
-SSE = Form(
-    media_type="text/event-stream",
-    opening=b": penstock\n\n",
-    heartbeat=b": heartbeat\n\n",
-    event=lambda position, document: b"id: %d\ndata: %b\n\n" % (position, document),
-    named=lambda name, position: (
-        b'event: %b\nid: %d\ndata: {"position":%d}\n\n' % (name.encode(), position, position)
-    ),
-    failed=lambda problem: b"event: failed\ndata: %b\n\n" % problem,
-)
-LINES = Form(
-    media_type=NDJSON,
-    opening=b"",
-    heartbeat=b'{"event":"heartbeat"}\n',
-    event=lambda _position, document: document + b"\n",
-    named=lambda name, position: b'{"event":"%b","position":%d}\n' % (name.encode(), position),
-    failed=lambda problem: b'{"event":"failed","problem":%b}\n' % problem,
-)
 
 
 class FeedResponse(StreamingResponse):
@@ -120,49 +88,3 @@ class FeedResponse(StreamingResponse):
 
 async def _say(send: Send, body: bytes, *, more: bool = True) -> None:
     await send({"type": "http.response.body", "body": body, "more_body": more})
-
-
-async def event_chunks(
-    feed: Feed, start: Position, form: Form, document: Document, written: Written | None = None
-) -> Chunks:
-    """Write the items of a feed of events that began behind a position.
-
-    `written` is shared by feeds whose events are written by the same `document`.
-    """
-    last = start
-    async with aclosing(feed):
-        async for items in feed:
-            chunk = None if written is None else written.find(form, items)
-            last = _last(items, last)
-            if chunk is None:
-                messages = [await _message(item, form, document) for item in items]
-                chunk = Chunk(
-                    body=b"".join(messages),
-                    farewell=form.named("evicted", last),
-                    count=sum(isinstance(item, RecordedEvent) for item in items),
-                )
-                if written is not None:
-                    written.keep(form, items, chunk)
-            yield chunk
-
-
-def _last(items: Sequence[FeedItem], before: Position) -> Position:
-    """Return the position up to which a client has all that it asked for."""
-    for item in reversed(items):
-        if not isinstance(item, Idle):
-            return item.position
-    return before
-
-
-async def _message(item: FeedItem, form: Form, document: Document) -> bytes:
-    match item:
-        case RecordedEvent():
-            return form.event(item.position, await document(item))
-        case CaughtUp(position=position):
-            return form.named("caught-up", position)
-        case Checkpoint(position=position):
-            return form.named("checkpoint", position)
-        case Idle():
-            return form.heartbeat
-        case _:
-            assert_never(item)

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Final
 from kernel.errors import NotFound
 from kernel.positions import DeltaVersion, Epoch
 from projections.serve.feed_places import FeedPlace, place_of
-from service.feed_messages import Chunk
-from service.feeds import SSE, Chunks
+from service.feed_messages import SSE, Chunk, Chunks
 from service.render import dump
 from service.runtime import Runtime
 

@@ -12,8 +12,8 @@ from fastapi.responses import StreamingResponse
 from eventstore.sizes import PAGE_BYTES
 from kernel.errors import BeyondHead, InvalidRequest
 from kernel.positions import DeltaVersion, Epoch
-from service.feed_messages import Chunk
-from service.feeds import SSE, FeedResponse
+from service.feed_messages import SSE, Chunk
+from service.feeds import FeedResponse
 from service.lake_documents import projection_list, projection_status
 from service.lake_reading import LakeReader
 from service.projection_feed import ChangeFeed

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from functools import partial
 from typing import Annotated
 from uuid import UUID
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from eventstore.feed import follow
 from eventstore.postgres.reading import PlainRow
 from eventstore.sizes import PAGE_BYTES, bytes_of
 from eventstore.store import Direction, EventFilter, EventPage
@@ -19,8 +17,10 @@ from kernel.positions import Position
 from schemas.records import RecordedEvent
 from service.bodies import parse_json
 from service.conditions import query_of
-from service.feed_messages import Chunk
-from service.feeds import LINES, SSE, FeedResponse, event_chunks
+from service.connections import connection_of
+from service.feed_channels import FeedKind
+from service.feed_messages import LINES, SSE, Chunk
+from service.feeds import FeedResponse
 from service.http import category_header, read_body
 from service.models import json_body
 from service.ndjson import (
@@ -306,18 +306,9 @@ async def subscribe(
         category=category, type=type, stream=stream, stream_prefix=stream_prefix, tag=tag
     )
     start = await _start(opened, last_event_id if last_event_id is not None else after)
-    feed = follow(
-        opened.tail,
-        opened.store.feed_head,
-        after=start,
-        filter_=filter_,
-        idle_s=runtime.config.heartbeat_s,
-    )
     form = LINES if wants_lines(accept) else SSE
-    if upcast:
-        chunks = event_chunks(feed, start, form, partial(event_json, data=opened.deciders))
-    else:
-        chunks = event_chunks(feed, start, form, opened.tail.document, opened.written)
+    kind = FeedKind(filter_=filter_, form=form, upcast=upcast)
+    chunks = opened.feeds.chunks(kind, start, connection_of(request.scope))
     first = await anext(chunks, Chunk(body=b""))  # Refusals must come before the answer begins.
     return FeedResponse(runtime, form, chunks, first, form.named("evicted", start))
 

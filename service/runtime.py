@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -35,7 +35,7 @@ from schemas.records import RecordedEvent
 from schemas.registry import SchemaRegistry
 from service.admission import Admission
 from service.config import ServiceConfig
-from service.feed_messages import Written
+from service.feed_channels import EventFeeds
 from service.lake_reading import LakeReader
 from service.metrics import ServiceMetrics
 from service.open_question import OpenQuestion
@@ -52,14 +52,13 @@ class Opened:
     """What is there once PostgreSQL was reached."""
 
     store: PostgresEventStore
-    tail: Tail
     intake: Intake
     storage: StorageGuard
     groups: PostgresSubscriptionGroups
     deliveries: Deliveries
     deciders: LiveDeciders
     levels: PostgresLevels
-    written: Written = field(default_factory=Written)
+    feeds: EventFeeds
 
 
 class Runtime:
@@ -192,13 +191,24 @@ class Runtime:
             self._stack = stack.pop_all()
         return Opened(
             store=store,
-            tail=_tail(store, intake, config.feed_memory_bytes),
             intake=intake,
             storage=StorageGuard(folders, config.min_free_bytes),
             groups=groups,
             deliveries=deliveries,
             deciders=deciders,
             levels=PostgresLevels(store),
+            feeds=self._feeds(store, intake, deciders),
+        )
+
+    def _feeds(
+        self, store: PostgresEventStore, intake: Intake, deciders: LiveDeciders
+    ) -> EventFeeds:
+        return EventFeeds(
+            _tail(store, intake, self.config.feed_memory_bytes),
+            store.feed_head,
+            idle_s=self.config.heartbeat_s,
+            upcast=partial(event_json, data=deciders),
+            delivered=self.metrics.delivered.inc,
         )
 
 

@@ -5,21 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventstore.feed import CaughtUp, Pages, diverged, follow
+from eventstore.feed import CaughtUp, FeedReach, Pages, diverged, follow
 from eventstore.memory import MemoryEventStore
 from eventstore.store import EventFilter, EventPage
 from eventstore.tail import Tail
 from kernel.errors import StoreDiverged
 from kernel.positions import Position
 from schemas.records import RecordedEvent
-from service.feed_messages import Chunk, Written
-from service.feeds import SSE, event_chunks
 from tests.contracts.events import event, request, to
 
 FILTERS = (
@@ -78,9 +76,8 @@ class World:
 
     async def followed(self, after: int, filter_: EventFilter, count: int) -> list[bytes]:
         """Return the first items of a feed, until it has given so many events."""
-        feed = follow(
-            self.tail, self.store.feed_head, after=Position(after), filter_=filter_, idle_s=60
-        )
+        place = FeedReach.at(Position(after))
+        feed = follow(self.tail, self.store.feed_head, place=place, filter_=filter_, idle_s=60)
         found: list[bytes] = []
         caught_up = 0
         async for items in feed:
@@ -163,46 +160,6 @@ def _passes(filter_: EventFilter, stream: str, type_: str, tag: str) -> bool:
     )
 
 
-def test_feeds_at_one_place_get_the_very_same_items_and_their_messages_are_written_once() -> None:
-    async def body() -> None:
-        async with MemoryEventStore() as store, asyncio.timeout(60):
-            world, written, shared = World.over(store, 10**7), list[int](), Written()
-
-            def message(position: int, document: bytes) -> bytes:
-                written.append(position)
-                return document
-
-            form = replace(SSE, event=message)
-
-            async def chunks(filter_: EventFilter) -> list[Chunk]:
-                feed = follow(
-                    world.tail, store.feed_head, after=Position(0), filter_=filter_, idle_s=60
-                )
-                made = event_chunks(feed, Position(0), form, world.tail.document, shared)
-                found: list[Chunk] = []
-                async for chunk in made:
-                    found.append(chunk)
-                    if sum(each.count for each in found) == 20:
-                        break
-                await made.aclose()
-                return found
-
-            tasks = [asyncio.create_task(chunks(FILTERS[n % 2])) for n in range(10)]
-            for number in range(20):
-                while len(world.rendered) < number:
-                    await asyncio.sleep(0)
-                await appended(store, "cart-1", "paid", "red", b"x")
-            one, *others = await asyncio.gather(*tasks)
-            assert b"".join(chunk.body for chunk in one if chunk.count) == b"".join(
-                b"%d" % number for number in range(1, 21)
-            )
-            for other in others:
-                assert [c.body for c in other if c.count] == [c.body for c in one if c.count]
-            assert len(written) <= 2 * 20 + 10, "once for each filter, but for what came together"
-
-    asyncio.run(body())
-
-
 def test_nobody_asks_for_the_head_of_a_store_that_is_known_to_be_further() -> None:
     async def body() -> None:
         async with MemoryEventStore() as store, asyncio.timeout(60):
@@ -237,7 +194,7 @@ def test_a_hundred_feeds_read_and_render_an_event_once() -> None:
 
 async def looked_at(tail: Tail, times: int) -> None:
     for _ in range(times):
-        await tail.beyond(1, timeout_s=0.02)
+        await tail.beyond(1, filter_=EventFilter(), timeout_s=0.02)
         await tail.read_all(after=1, limit=10)
 
 
