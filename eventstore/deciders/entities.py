@@ -31,7 +31,7 @@ from kernel.positions import Position, Version
 from schemas.records import RecordedEvent
 
 _log = logging.getLogger("penstock.deciders")
-_PAGE = 500
+_PAGE, _FIRST_PAGE = 500, 50
 _TRIES = 5
 
 
@@ -241,8 +241,11 @@ class Entities:
         """Fold once; None when the stream lost its beginning meanwhile."""
         fold = await self._start(loaded, stream, version, at)
         following = 0 if fold.version is None else fold.version + 1
+        # Most times lie close behind a snapshot: what is behind them is read for nothing.
+        page_size = _PAGE if at is None or fold.version is None else _FIRST_PAGE
         while version is None or following <= version:
-            limit = _PAGE if version is None else min(_PAGE, version - following + 1)
+            limit = page_size if version is None else min(_PAGE, version - following + 1)
+            page_size = min(_PAGE, 2 * page_size)
             try:
                 page = await self._store.read_stream(
                     stream, from_version=following, direction="forward", limit=limit
