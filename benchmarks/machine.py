@@ -32,6 +32,8 @@ def facts(root: Path) -> dict[str, object]:
         "packages": _packages(),
         "commit": _commit(root),
         "load_before": list(os.getloadavg()),
+        "niceness": os.getpriority(os.PRIO_PROCESS, 0),
+        "real_time": os.sched_getscheduler(0) in (os.SCHED_FIFO, os.SCHED_RR),
     }
 
 

@@ -21,6 +21,8 @@ CATEGORY, TYPE = "order", "placed"
 SUBJECT = f"{CATEGORY}.{TYPE}"
 SCHEMA_ID = 1
 EVENTS_PER_STREAM = 20
+PRELOAD_BEGINS = datetime(2026, 1, 1, tzinfo=UTC)
+"""When the first preloaded event was recorded; each is a millisecond later than the one before."""
 _ROWS_PER_COPY = 100_000
 _COPY = (
     "COPY es.events (position, store_id, id, stream, version, category, type, schema_id, data, "
@@ -36,6 +38,11 @@ def schema_json() -> str:
 def seed(dsn: str) -> None:
     """Migrate a database and keep the events' schema there, so that no registry is needed."""
     asyncio.run(migrate(dsn))
+    know_type(dsn)
+
+
+def know_type(dsn: str) -> None:
+    """Keep the events' schema in a migrated database, as it would be after the first of them."""
     with psycopg.connect(dsn) as connection:
         connection.execute(
             "INSERT INTO es.schemas (schema_id, schema) VALUES (%s, %s)", (SCHEMA_ID, schema_json())
@@ -43,22 +50,29 @@ def seed(dsn: str) -> None:
         connection.execute(
             "INSERT INTO es.types (subject, schema_id) VALUES (%s, %s)", (SUBJECT, SCHEMA_ID)
         )
+        connection.execute(
+            "INSERT INTO es.schema_versions (subject, version, schema_id, schema)"
+            " VALUES (%s, 1, %s, %s)",
+            (SUBJECT, SCHEMA_ID, schema_json()),
+        )
 
 
-def preload(dsn: str, events: int, progress: Callable[[str], None]) -> None:
+def preload(
+    dsn: str, events: int, progress: Callable[[str], None], *, streams: int | None = None
+) -> None:
     """Fill a seeded store with events by COPY, then vacuum it and write everything to disk.
 
-    Events of a stream lie far apart, as those of living entities do.
+    Events of a stream lie far apart, as those of living entities do: event n is version
+    n // streams of stream n % streams.
     """
+    streams = streams or max(1, events // EVENTS_PER_STREAM)
     with psycopg.connect(dsn, autocommit=True) as connection:
         row = connection.execute("SELECT store_id FROM es.store").fetchone()
         assert row is not None
         for first in range(0, events, _ROWS_PER_COPY):
             count = min(_ROWS_PER_COPY, events - first)
             with connection.cursor() as cursor, cursor.copy(_COPY) as copy:
-                copy.write(
-                    "".join(_rows(first, count, max(1, events // EVENTS_PER_STREAM), row[0]))
-                )
+                copy.write("".join(_rows(first, count, streams, row[0])))
             if first % (10 * _ROWS_PER_COPY) == 0:
                 progress(f"  preloaded {first + count:,} of {events:,} events")
         connection.execute(
@@ -74,7 +88,6 @@ def preload(dsn: str, events: int, progress: Callable[[str], None]) -> None:
 def _rows(first: int, count: int, streams: int, store_id: uuid.UUID) -> Iterator[str]:
     codec = JsonCodec(schema_json())
     data = "\\\\x" + frame(SCHEMA_ID, codec.encode(event_data())).hex()
-    start = datetime(2026, 1, 1, tzinfo=UTC)
     bits = random.Random(first)
     for number in range(first, first + count):
         # Of version 7, as the store makes them: made later, sorted later.
@@ -85,7 +98,7 @@ def _rows(first: int, count: int, streams: int, store_id: uuid.UUID) -> Iterator
             | (2 << 62)
             | bits.getrandbits(62)
         )
-        moment = (start + timedelta(milliseconds=number)).isoformat()
+        moment = (PRELOAD_BEGINS + timedelta(milliseconds=number)).isoformat()
         yield (
             f"{number + 1}\t{store_id}\t{id_}\t{CATEGORY}-{number % streams}"
             f"\t{number // streams}\t{CATEGORY}\t{TYPE}\t{SCHEMA_ID}\t{data}\t{moment}\t{moment}\n"
