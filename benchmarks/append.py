@@ -88,11 +88,13 @@ def penstock(command: str, workspace: Path, *options: str) -> None:
     )
 
 
-def loaded(service: tuple[str, str], *, connections: int, events: int) -> dict[str, float]:
+def loaded(
+    service: tuple[str, str], *, connections: int, events: int, seconds: float = SECONDS
+) -> dict[str, float]:
     """Append from so many connections for some seconds; return rates and latencies."""
     body = json.dumps({"events": [EVENT] * events})
     ended = subprocess.run(
-        [sys.executable, "-m", "benchmarks.loader", *service, str(connections), str(SECONDS), body],
+        [sys.executable, "-m", "benchmarks.loader", *service, str(connections), str(seconds), body],
         check=True,
         capture_output=True,
         text=True,
