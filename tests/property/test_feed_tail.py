@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventstore.feed import CaughtUp, FeedReach, Pages, diverged, follow
+from eventstore.feed import CaughtUp, FeedReach, Head, Pages, diverged, follow
 from eventstore.memory import MemoryEventStore
 from eventstore.store import EventFilter, EventPage
-from eventstore.tail import Tail
+from eventstore.tail import FRESH_S, Tail
 from kernel.errors import StoreDiverged
 from kernel.positions import Position
 from schemas.records import RecordedEvent
@@ -207,5 +207,25 @@ def test_what_the_watch_over_the_head_is_told_is_told_to_those_who_wait() -> Non
             world.pages.broken = diverged(0, 1)
             with pytest.raises(StoreDiverged):
                 await looked_at(world.tail, times=50)
+
+    asyncio.run(body())
+
+
+def test_what_another_reader_brought_into_memory_is_told_to_those_who_wait() -> None:
+    async def body() -> None:
+        # Appends of other processes: the head learns of them from who reads.
+        async with MemoryEventStore() as store, asyncio.timeout(20):
+            world, head = World.over(store, 10**7), Head()
+            tail = Tail(world.pages, head, max_bytes=10**7, render=world.tail.document)
+            for number in range(2):
+                await appended(store, "order-1", "paid", "red", b"x")
+                head.advance((await tail.read_all(after=number, limit=10)).head)
+                if number == 0:
+                    beyond = tail.beyond(1, filter_=EventFilter(), timeout_s=6_000)
+                    waiting = asyncio.create_task(beyond)
+                    while not tail._waiting:
+                        await asyncio.sleep(0)
+                    await asyncio.sleep(FRESH_S)
+            await waiting
 
     asyncio.run(body())
