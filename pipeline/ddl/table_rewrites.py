@@ -39,7 +39,8 @@ def fit(tables: Tables, path: str, rows: pa.Table, widen: Widen = common_type) -
     """Make a table able to take rows, and return them in its types.
 
     A column of another type is widened, as `widen` says; where no type holds both, the stored one
-    is set aside. Doing it twice has the effect of once.
+    is set aside. One that is stored in other letter case keeps its name: to Delta it is the same.
+    Doing it twice has the effect of once.
     """
     table = tables.open(path)
     assert table is not None, f"{path} is to be appended to"
@@ -47,6 +48,12 @@ def fit(tables: Tables, path: str, rows: pa.Table, widen: Widen = common_type) -
     if steps:
         evolve(tables, path, steps, None)
     return rows
+
+
+def as_spelled(rows: pa.Table, stored: pa.Schema) -> pa.Table:
+    """Give columns the letter case in which a table has them."""
+    names = {name.lower(): name for name in stored.names}
+    return rows.rename_columns([names.get(name.lower(), name) for name in rows.schema.names])
 
 
 def joined(parts: Sequence[pa.Table], widen: Widen) -> pa.Table:
@@ -61,6 +68,7 @@ def joined(parts: Sequence[pa.Table], widen: Widen) -> pa.Table:
 def _fitted(stored: pa.Schema, rows: pa.Table, widen: Widen) -> tuple[list[Step], pa.Table]:
     """Return the steps that make stored columns able to take rows, and the rows in their types."""
     steps: list[Step] = []
+    rows = as_spelled(rows, stored)
     for place, item in enumerate(rows.schema):
         known = stored.field(item.name).type if item.name in stored.names else item.type
         kind = widen(known, item.type)

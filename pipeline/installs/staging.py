@@ -10,7 +10,7 @@ count when chunk and LSN are those of the install.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from kernel.errors import Unavailable
 from lake.adoption import StagedFiles, commit_staged
-from lake.datasets import dataset_of
+from lake.datasets import dataset_of, schema_of
 from lake.layout import Lake, current_name
 from lake.tables import Tables
 from pipeline.current.newest_images import DELETED
@@ -82,6 +82,9 @@ class Staging:
         self._texts = tables.ensure(
             lake.path(snapshot_log(source, table)), pa.schema([*texts, *MARKS])
         )
+        stored = {name.lower(): name for name in schema_of(self._texts).names}
+        # A column may have been renamed since, in letter case alone: Delta would refuse it.
+        self._stored = {c.lake_name: stored.get(c.lake_name.lower(), c.lake_name) for c in columns}
         self._rows = tables.ensure(generation_lake(lake, source, table, id).root, shape)
 
     def lsn_of(self, chunk: int) -> int | None:
@@ -139,6 +142,7 @@ class Staging:
 
     def _marked(self, block: pa.Table, chunk: int, lsn: int) -> pa.Table:
         n = block.num_rows
+        block = block.rename_columns([self._stored[name] for name in block.schema.names])
         for name, value in ((INSTALL, self._id), (CHUNK, chunk), (LSN, lsn)):
             kind = MARKS.field(name).type
             block = block.append_column(name, pa.repeat(pa.scalar(value, kind), n))
@@ -146,16 +150,26 @@ class Staging:
 
 
 def text_rows(
-    lake: Lake, tables: Tables, *, id: str, source: str, table: str
-) -> Iterable[pa.RecordBatch]:
-    """Read an install's rows back as text, in batches, with `_chunk` and `_lsn`."""
+    lake: Lake,
+    tables: Tables,
+    *,
+    id: str,
+    source: str,
+    table: str,
+    columns: Sequence[SourceColumn],
+) -> Iterator[pa.RecordBatch]:
+    """Read an install's rows back as text, in batches, with `_chunk` and `_lsn`.
+
+    Its `columns` have their lake names, whatever letter case the log has them in.
+    """
     handle = tables.open(lake.path(snapshot_log(source, table)))
     if handle is None:
-        return iter(())
-    found: Iterable[pa.RecordBatch] = dataset_of(handle).to_batches(
+        return
+    names = {column.lake_name.lower(): column.lake_name for column in columns}
+    for batch in dataset_of(handle).to_batches(
         filter=pc.field(INSTALL) == id, batch_size=65_536, batch_readahead=2, fragment_readahead=1
-    )
-    return found
+    ):
+        yield batch.rename_columns([names.get(name.lower(), name) for name in batch.schema.names])
 
 
 def _app(chunk: int) -> str:

@@ -22,7 +22,7 @@ from lake.table_columns import UTC_MICROS
 from lake.tables import TableAt, Tables
 from lake.writer import Guard, reached
 from pipeline.ddl.steps import EXACT
-from pipeline.ddl.table_rewrites import fit
+from pipeline.ddl.table_rewrites import as_spelled, fit
 from pipeline.installs.install_book import Install
 from pipeline.installs.installation import generation_root
 from pipeline.installs.staging import CHUNK, text_rows
@@ -91,7 +91,7 @@ class TypedInstalls:
                 for rows in self._rows(
                     install, epoch, _aligned(shape, schema_of(table)), event_time
                 ):
-                    staged.write(rows)
+                    staged.write(as_spelled(rows, schema_of(table)))
                 files = staged.close()
             except OSError as error:
                 raise Unavailable(f"writing {name} failed: {error}") from error
@@ -110,6 +110,7 @@ class TypedInstalls:
             id=install.id,
             source=install.source,
             table=install.table,
+            columns=install.columns,
         ):
             texts = pa.Table.from_batches([batch])
             for chunk in pc.unique(texts[CHUNK]).to_pylist():
@@ -197,9 +198,5 @@ def _shaped(rows: pa.Table, stamps: Mapping[str, object], shape: pa.Schema) -> p
 
 def _aligned(shape: pa.Schema, stored: pa.Schema) -> pa.Schema:
     """Give each column the type that the typed table has it in by now."""
-    return pa.schema(
-        [
-            stored.field(field.name).with_nullable(True) if field.name in stored.names else field
-            for field in shape
-        ]
-    )
+    known = {field.name.lower(): field.type for field in stored}
+    return pa.schema([pa.field(f.name, known.get(f.name.lower(), f.type)) for f in shape])
