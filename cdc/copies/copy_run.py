@@ -84,26 +84,32 @@ class CopyRun:
         self._stop = stop
         self._on_rows = on_rows
         self._shortage = shortage
-        self._staged = {
-            table.table: Staging(
-                lake,
-                id=table.install,
-                source=plan.source,
-                table=table.table,
-                columns=table.columns,
-                soft_deletes=table.soft_deletes,
-            )
-            for table in plan.tables
-        }
+        self.failed: dict[str, Exception] = {}
+        """The tables that cannot be copied, each with its first error; all others are read."""
+        self._staged: dict[str, Staging] = {}
+        for table in plan.tables:
+            try:
+                self._staged[table.table] = Staging(
+                    lake,
+                    id=table.install,
+                    source=plan.source,
+                    table=table.table,
+                    columns=table.columns,
+                    soft_deletes=table.soft_deletes,
+                )
+            except Exception as error:
+                self.failed[table.table] = error
 
     def read_all(self, exported: ExportedSnapshot) -> None:
-        """Read what is missing as of the snapshot. Raises `CopyStopped`, `TableChanged`, or the
-        first reader's error, which names table and chunk.
+        """Read what is missing as of the snapshot, but for tables that `failed`.
+
+        Raises `CopyStopped`, `TableChanged`, or `Unavailable`, which names table and chunk.
         """
         jobs = iter(
             [
                 (table, chunk)
                 for table in self._plan.tables
+                if table.table not in self.failed
                 for chunk in range(len(table.ranges))
                 if self._staged[table.table].lsn_of(chunk) is None
             ]
@@ -132,8 +138,8 @@ class CopyRun:
             raise CopyStopped
 
     def installs(self) -> list[Install]:
-        """Return the tables as staged."""
-        return [self._install(table) for table in self._plan.tables]
+        """Return the tables as staged, those that did not fail."""
+        return [self._install(each) for each in self._plan.tables if each.table not in self.failed]
 
     def _install(self, table: TablePlan) -> Install:
         staged = self._staged[table.table]
@@ -173,6 +179,8 @@ class CopyRun:
             if job is None:
                 return
             table, chunk = job
+            if table.table in self.failed:
+                continue
             short = self._shortage()
             if short is not None:
                 raise Unavailable(short)
@@ -183,7 +191,12 @@ class CopyRun:
                 raise TableChanged(table.table, error.message) from error
             except PenstockError as error:
                 place = f"{table.table}, chunk {chunk + 1} of {len(table.ranges)}"
-                raise type(error)(f"{place}: {error.message}", remedy=error.remedy) from error
+                told = type(error)(f"{place}: {error.message}", remedy=error.remedy)
+                if isinstance(error, Unavailable):
+                    raise told from error
+                self.failed.setdefault(table.table, told)
+            except Exception as error:
+                self.failed.setdefault(table.table, error)
             failpoints.hit(failpoints.SNAPSHOT_AFTER_CHUNK)
 
     def _chunk(self, exported: ExportedSnapshot, table: TablePlan, chunk: int) -> None:

@@ -41,6 +41,19 @@ def wanted(
     ]
 
 
+def wants_beside(plan: CopyPlan, entries: list[InstallEntry]) -> list[int]:
+    """Return the requests that no copy has taken up, for tables that an open one does not have."""
+    answered = {number for e in entries if e.kind == RUN for number in e.detail["wants"]}
+    planned = {each.table for each in plan.tables}
+    return [
+        entry.number
+        for entry in entries
+        if entry.kind == WANT
+        and entry.number not in answered
+        and planned.isdisjoint(entry.detail["tables"])
+    ]
+
+
 def _asked(entries: list[InstallEntry]) -> set[str]:
     """Return the tables of requests that no copy has taken up."""
     answered = {number for e in entries if e.kind == RUN for number in e.detail["wants"]}

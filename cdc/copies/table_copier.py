@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from prometheus_client import CollectorRegistry, Counter
@@ -24,7 +24,7 @@ from prometheus_client import CollectorRegistry, Counter
 from cdc.connectors import replication_name
 from cdc.copies.copy_plan import CopyPlan, new_run, plan_table
 from cdc.copies.copy_run import CopyRun, CopyStopped, TableChanged
-from cdc.copies.copy_wanted import open_run, released, wanted
+from cdc.copies.copy_wanted import open_run, released, wanted, wants_beside
 from cdc.database import connected
 from cdc.declarations import FILES
 from cdc.replication import slot
@@ -34,7 +34,7 @@ from cdc.snapshot.copying import copied_columns, prepare
 from cdc.snapshot.slot import ExportedSnapshot, exported_snapshot, mark
 from cdc.sources import COPY, Source, load_all
 from kernel import failpoints
-from kernel.errors import cause_and_fix
+from kernel.errors import Incompatible, cause_and_fix, first_line
 from kernel.loops import Loop
 from kernel.positions import lsn_from_text
 from lake.layout import Lake
@@ -190,6 +190,8 @@ class TableCopier:
                 wants=tuple(e.number for e in entries if e.kind == WANT),
                 tables=(),
             )
+        else:
+            plan = replace(plan, wants=(*plan.wants, *wants_beside(plan, entries)))
         self._copy(source, plan, {table: captured[table] for table in missing}, captured)
 
     def _copy(
@@ -203,7 +205,9 @@ class TableCopier:
         self.states[source.name] = "copies: waits for a snapshot"
         with exported_snapshot(dsn) as exported:
             failpoints.hit(failpoints.SNAPSHOT_AFTER_SLOT)
-            plan = self._planned(source, dsn, plan, exported, wanted or captured, captured)
+            if not plan.tables:
+                wanted = wanted or captured
+            plan = self._planned(source, dsn, plan, exported, wanted, captured)
             self.states[source.name] = f"copies {len(plan.tables)} tables"
             run = CopyRun(
                 self._lake,
@@ -221,7 +225,11 @@ class TableCopier:
             except TableChanged as changed:
                 self._begin_anew(plan, changed.table)
                 raise
-        self._announce(source, dsn, plan, run.installs())
+        installs = run.installs()
+        if installs or not run.failed:
+            self._announce(source, dsn, plan, installs, rest=_rest(plan, run.failed))
+        for table, error in run.failed.items():
+            raise Incompatible(f"{table} cannot be copied: {first_line(error)}") from error
 
     def _planned(
         self,
@@ -255,17 +263,33 @@ class TableCopier:
                             connection, source, each.table, found, chunk_bytes=self._chunk_bytes
                         )
                     )
+                known = {each.table for each in tables}
+                tables += [
+                    plan_table(connection, source, table, found, chunk_bytes=self._chunk_bytes)
+                    for table, found in wanted.items()
+                    if table not in known
+                ]
             connection.execute("ROLLBACK")
         made = replace(plan, tables=tuple(tables))
         if made.tables != plan.tables:
             self._book.put([made.entry()])
         return made
 
-    def _announce(self, source: Source, dsn: str, plan: CopyPlan, installs: list[Install]) -> None:
+    def _announce(
+        self,
+        source: Source,
+        dsn: str,
+        plan: CopyPlan,
+        installs: list[Install],
+        *,
+        rest: CopyPlan | None,
+    ) -> None:
+        """Have ingest take what was read; `rest` is the copy of what could not be."""
         self.states[source.name] = f"installs {len(installs)} tables"
         failpoints.hit(failpoints.SNAPSHOT_BEFORE_ANNOUNCE)
         if installs:
-            self._book.put([install.entry() for install in installs])
+            others = [] if rest is None else [rest.entry()]
+            self._book.put([*(install.entry() for install in installs), *others])
         else:
             self._book.put([InstallEntry(kind=DONE, id=plan.run, source=source.name)])
         failpoints.hit(failpoints.SNAPSHOT_AFTER_ANNOUNCE)
@@ -317,3 +341,9 @@ class TableCopier:
     def _count(self, source: str, table: str, rows: int) -> None:
         if self._metrics is not None:
             self._metrics.rows.labels(source, table).inc(rows)
+
+
+def _rest(plan: CopyPlan, failed: Collection[str]) -> CopyPlan | None:
+    """Return the copy that tries again what failed; the others of the plan do not wait for it."""
+    tables = tuple(each for each in plan.tables if each.table in failed)
+    return replace(plan, run=new_run(), tables=tables) if tables else None

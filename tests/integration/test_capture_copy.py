@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
@@ -15,6 +17,7 @@ from lake.datasets import dataset_of
 from lake.layout import current_name
 from lake.tables import Tables
 from pipeline.installs.install_book import InstallBook, install_of, request
+from pipeline.installs.staging import Staging
 from tests.support.sources.copying import BANK, BANK_TABLES, Copied, Writer
 
 ACCOUNTS = 20_000
@@ -91,6 +94,34 @@ def test_p10_a_table_is_copied_again_without_readers_seeing_less(
         for version in range(table.version(), DeltaTable(path).version() + 1)
     }
     assert counts == {4_999, 5_000}
+
+
+def test_p4_a_table_that_cannot_be_copied_stops_no_other(
+    copied: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bank = copied(BANK.format(rows=50), BANK_TABLES)
+    broken, (bad, good) = threading.Event(), BANK_TABLES
+    stage = Staging.stage
+
+    def failing(self: Staging, chunk: int, lsn: int, blocks: Iterable[pa.Table]) -> int:
+        if broken.is_set() and self._name.endswith(bad):
+            raise RuntimeError("a planted exception")
+        return stage(self, chunk, lsn, blocks)
+
+    monkeypatch.setattr(Staging, "stage", failing)
+    broken.set()
+    bank.start()
+    with bank.copying() as copier:
+        bank.run_until_installed(1)
+        request(bank.lake, Tables(), bank.name, [good], reason="a test")
+        bank.run_until_installed(2)
+        assert bank.current(bad) is None
+        assert f"{bad} cannot be copied: a planted exception" in copier.states[bank.name]
+        broken.clear()
+        bank.run_until_installed(3)
+    bank.catch_up()
+
+    assert bank.differing() == []
 
 
 def test_composite_keys_partitions_and_odd_text_are_copied(copied: Make) -> None:
