@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,12 +18,19 @@ import pyarrow.compute as pc
 from kernel.errors import Incompatible
 from schemas.widening import common_type
 
+R = TypeVar("R", pa.Table, pa.RecordBatch)
 Leaf = Callable[[pa.DataType, pa.DataType], pa.DataType]
 
 NAMES = pa.schema([("name", pa.string())])
 """What `Inexact` returns: names of columns."""
 _INTEGER_DIGITS = 20
 """The digits of the greatest whole number that has 64 bits."""
+
+
+def as_spelled(rows: R, names: Iterable[str]) -> R:
+    """Give columns the letter case in which a table, or whoever asks, has them."""
+    known = {name.lower(): name for name in names}
+    return rows.rename_columns([known.get(name.lower(), name) for name in rows.schema.names])
 
 
 def as_stored(stored: pa.Schema, rows: pa.Table, where: str) -> pa.Table:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import CommitFailedError, DeltaError
 
 from kernel.errors import Incompatible, LeaseLost, Unavailable, without_stack
 from kernel.positions import Epoch
@@ -20,7 +23,24 @@ def guarded(app_id: str, epoch: Epoch) -> CommitProperties:
     return CommitProperties(app_transactions=[Transaction(app_id, int(epoch))])
 
 
-def landed(table: DeltaTable, app_id: str, epoch: Epoch, error: Exception) -> bool:
+@contextmanager
+def committing(
+    table: DeltaTable, app_id: str, epoch: Epoch, what: str, *, again: bool = False
+) -> Iterator[None]:
+    """Tell what deltalake raises of one commit under a guard; `what` names the write.
+
+    Raises `LeaseLost`, or as `write_error` does. With `again` the guard may be there already.
+    """
+    try:
+        yield
+    except CommitFailedError as error:
+        raise conflict(app_id, epoch, error) from error
+    except (DeltaError, OSError) as error:
+        if again or not _landed(table, app_id, epoch, error):
+            raise write_error(what, error) from error
+
+
+def _landed(table: DeltaTable, app_id: str, epoch: Epoch, error: Exception) -> bool:
     """Say whether a write that ended in `error` is in the log all the same; the handle is renewed.
 
     Behind a commit deltalake removes what has expired of the log. Where two writers do so at once,

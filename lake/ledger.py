@@ -16,12 +16,11 @@ from typing import Protocol
 from arro3.core import Array, DataType, Schema, Table
 from arro3.core.types import ArrayInput, ArrowSchemaExportable, ArrowStreamExportable
 from deltalake import DeltaTable, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError
 
 from kernel.errors import LeaseLost
 from kernel.positions import Epoch
 from kernel.retry import Backoff, retrying
-from lake.guarded_commits import conflict, guarded, landed, write_error
+from lake.guarded_commits import committing, guarded
 
 _RIVALS = Backoff(attempts=20, base_s=0.05, cap_s=0.5)
 _UNIX = datetime(1970, 1, 1, tzinfo=UTC)
@@ -77,7 +76,8 @@ class Ledger:
         # Whoever decides on rows may have refreshed this handle: Delta then sees no conflict.
         if (table.transaction_version(self._app_id) or 0) >= first:
             raise LeaseLost(f"{first} of {self._app_id} was written by somebody else")
-        try:
+        what = f"writing {len(made)} rows to {self._path}"
+        with committing(table, self._app_id, last, what):
             write_deltalake(
                 table,
                 _columns(made, self._schema),
@@ -86,11 +86,6 @@ class Ledger:
                 schema_mode="merge",
                 commit_properties=guarded(self._app_id, last),
             )
-        except CommitFailedError as error:
-            raise conflict(self._app_id, last, error) from error
-        except (DeltaError, OSError) as error:
-            if not landed(table, self._app_id, last, error):
-                raise write_error(f"writing {len(made)} rows to {self._path}", error) from error
         return first
 
 

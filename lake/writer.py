@@ -13,6 +13,7 @@ handled here, so that after every call the table's guard equals the given epoch.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar, cast
 
@@ -22,13 +23,12 @@ from deltalake import (
     WriterProperties,
     write_deltalake,
 )
-from deltalake.exceptions import CommitFailedError, DeltaError
 
 from kernel.errors import LeaseLost
 from kernel.positions import DeltaVersion, Epoch
 from lake.datasets import schema_of
 from lake.exactness import as_stored
-from lake.guarded_commits import conflict, guarded, landed, write_error
+from lake.guarded_commits import committing, guarded
 from lake.log_lengths import shorten
 from lake.pruning import within
 from lake.table_settings import TABLE_SETTINGS
@@ -150,16 +150,11 @@ class ArrowWriter:
         if table is None or reached(table, guard):
             return
         before = table.version()
-        try:
+        with _committing(table, guard, f"updating {table.table_uri}"):
             table.update(
                 {datafusion_name(column): "true"},
                 commit_properties=guarded(guard.app_id, guard.epoch),
             )
-        except CommitFailedError as error:
-            raise conflict(guard.app_id, guard.epoch, error) from error
-        except (DeltaError, OSError) as error:
-            if guard.again or not landed(table, guard.app_id, guard.epoch, error):
-                raise write_error(f"updating {table.table_uri}", error) from error
         if table.version() == before:
             self.append(path, schema_of(table).empty_table(), guard)
 
@@ -220,7 +215,7 @@ class ArrowWriter:
         upsert = f"{op} = '{UPSERT}'"
         update_when = f"{upsert} AND {_not_older(newer)}" if newer else upsert
         delete_when = f"{op} = '{DELETE}'"
-        try:
+        with _committing(table, guard, f"merge into {table.table_uri}"):
             (
                 table.merge(
                     unsliced(rows),
@@ -234,11 +229,6 @@ class ArrowWriter:
                 .when_not_matched_insert(columns, predicate=upsert)
                 .execute()
             )
-        except CommitFailedError as error:
-            raise conflict(guard.app_id, guard.epoch, error) from error
-        except (DeltaError, OSError) as error:
-            if guard.again or not landed(table, guard.app_id, guard.epoch, error):
-                raise write_error(f"merge into {table.table_uri}", error) from error
 
     def _write(
         self,
@@ -253,7 +243,7 @@ class ArrowWriter:
         shorten(guard.app_id, table)
         if schema_mode != "overwrite":
             rows = as_stored(schema_of(table), rows, table.table_uri)
-        try:
+        with _committing(table, guard, f"writing {rows.num_rows} rows to {table.table_uri}"):
             write_deltalake(
                 table,
                 unsliced(rows),
@@ -264,12 +254,10 @@ class ArrowWriter:
                 writer_properties=cast(WriterProperties, written_as),
                 commit_properties=guarded(guard.app_id, guard.epoch),
             )
-        except CommitFailedError as error:
-            raise conflict(guard.app_id, guard.epoch, error) from error
-        except (DeltaError, OSError) as error:
-            if guard.again or not landed(table, guard.app_id, guard.epoch, error):
-                what = f"writing {rows.num_rows} rows to {table.table_uri}"
-                raise write_error(what, error) from error
+
+
+def _committing(table: DeltaTable, guard: Guard, what: str) -> AbstractContextManager[None]:
+    return committing(table, guard.app_id, guard.epoch, what, again=guard.again)
 
 
 def with_op(rows: pa.Table, op: str) -> pa.Table:

@@ -25,7 +25,14 @@ from cdc.snapshot.copying import read, set_up
 from cdc.snapshot.slot import ExportedSnapshot, adopt
 from cdc.sources import Source
 from kernel import failpoints
-from kernel.errors import Conflict, NotFound, PenstockError, Unavailable
+from kernel.errors import (
+    Conflict,
+    Incompatible,
+    NotFound,
+    PenstockError,
+    Unavailable,
+    first_line,
+)
 from kernel.retry import Backoff, retrying
 from lake.layout import Lake
 from pipeline.installs.install_book import ALL, Install
@@ -84,7 +91,7 @@ class CopyRun:
         self._stop = stop
         self._on_rows = on_rows
         self._shortage = shortage
-        self.failed: dict[str, Exception] = {}
+        self.failed: dict[str, PenstockError] = {}
         """The tables that cannot be copied, each with its first error; all others are read."""
         self._staged: dict[str, Staging] = {}
         for table in plan.tables:
@@ -98,7 +105,7 @@ class CopyRun:
                     soft_deletes=table.soft_deletes,
                 )
             except Exception as error:
-                self.failed[table.table] = error
+                self._fail(table.table, error)
 
     def read_all(self, exported: ExportedSnapshot) -> None:
         """Read what is missing as of the snapshot, but for tables that `failed`.
@@ -194,10 +201,15 @@ class CopyRun:
                 told = type(error)(f"{place}: {error.message}", remedy=error.remedy)
                 if isinstance(error, Unavailable):
                     raise told from error
-                self.failed.setdefault(table.table, told)
+                self._fail(table.table, told)
             except Exception as error:
-                self.failed.setdefault(table.table, error)
+                self._fail(table.table, error)
             failpoints.hit(failpoints.SNAPSHOT_AFTER_CHUNK)
+
+    def _fail(self, table: str, error: Exception) -> None:
+        told = Incompatible(f"{table} cannot be copied: {first_line(error)}")
+        told.__cause__ = error
+        self.failed.setdefault(table, error if isinstance(error, PenstockError) else told)
 
     def _chunk(self, exported: ExportedSnapshot, table: TablePlan, chunk: int) -> None:
         with connected(self._dsn) as connection:

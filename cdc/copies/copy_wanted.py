@@ -43,26 +43,19 @@ def wanted(
 
 def wants_beside(plan: CopyPlan, entries: list[InstallEntry]) -> list[int]:
     """Return the requests that no copy has taken up, for tables that an open one does not have."""
-    answered = {number for e in entries if e.kind == RUN for number in e.detail["wants"]}
     planned = {each.table for each in plan.tables}
-    return [
-        entry.number
-        for entry in entries
-        if entry.kind == WANT
-        and entry.number not in answered
-        and planned.isdisjoint(entry.detail["tables"])
-    ]
+    return [e.number for e in _open(entries) if planned.isdisjoint(e.detail["tables"])]
 
 
 def _asked(entries: list[InstallEntry]) -> set[str]:
     """Return the tables of requests that no copy has taken up."""
+    return {table for entry in _open(entries) for table in entry.detail["tables"]}
+
+
+def _open(entries: list[InstallEntry]) -> list[InstallEntry]:
+    """Return the requests that no copy has taken up."""
     answered = {number for e in entries if e.kind == RUN for number in e.detail["wants"]}
-    return {
-        table
-        for entry in entries
-        if entry.kind == WANT and entry.number not in answered
-        for table in entry.detail["tables"]
-    }
+    return [e for e in entries if e.kind == WANT and e.number not in answered]
 
 
 def released(entries: list[InstallEntry], slots: int, declined: frozenset[int]) -> bool:

@@ -34,7 +34,7 @@ from cdc.snapshot.copying import copied_columns, prepare
 from cdc.snapshot.slot import ExportedSnapshot, exported_snapshot, mark
 from cdc.sources import COPY, Source, load_all
 from kernel import failpoints
-from kernel.errors import Incompatible, cause_and_fix, first_line
+from kernel.errors import cause_and_fix
 from kernel.loops import Loop
 from kernel.positions import lsn_from_text
 from lake.layout import Lake
@@ -205,8 +205,6 @@ class TableCopier:
         self.states[source.name] = "copies: waits for a snapshot"
         with exported_snapshot(dsn) as exported:
             failpoints.hit(failpoints.SNAPSHOT_AFTER_SLOT)
-            if not plan.tables:
-                wanted = wanted or captured
             plan = self._planned(source, dsn, plan, exported, wanted, captured)
             self.states[source.name] = f"copies {len(plan.tables)} tables"
             run = CopyRun(
@@ -228,8 +226,8 @@ class TableCopier:
         installs = run.installs()
         if installs or not run.failed:
             self._announce(source, dsn, plan, installs, rest=_rest(plan, run.failed))
-        for table, error in run.failed.items():
-            raise Incompatible(f"{table} cannot be copied: {first_line(error)}") from error
+        if run.failed:
+            raise next(iter(run.failed.values()))
 
     def _planned(
         self,
@@ -240,35 +238,30 @@ class TableCopier:
         wanted: Mapping[str, CapturedTable],
         captured: Mapping[str, CapturedTable],
     ) -> CopyPlan:
-        """Plan the tables of a new copy; of one that goes on, those that are not what they were."""
+        """Plan the tables of a new copy; of one that goes on, new ones and those that changed."""
         with connected(dsn) as connection:
             prepare(connection, exported.name)
-            if not plan.tables:
-                tables = [
-                    plan_table(connection, source, table, found, chunk_bytes=self._chunk_bytes)
-                    for table, found in wanted.items()
-                ]
-            else:
-                tables = []
-                for each in plan.tables:
-                    if each.table not in captured:
-                        continue
-                    found = captured[each.table]
-                    columns = copied_columns(connection, each.table, source.options_of(each.table))
-                    fits = each.same_shape(columns, found)
-                    tables.append(
-                        each
-                        if fits
-                        else plan_table(
-                            connection, source, each.table, found, chunk_bytes=self._chunk_bytes
-                        )
+            tables = []
+            for each in plan.tables:
+                if each.table not in captured:
+                    continue
+                found = captured[each.table]
+                columns = copied_columns(connection, each.table, source.options_of(each.table))
+                fits = each.same_shape(columns, found)
+                tables.append(
+                    each
+                    if fits
+                    else plan_table(
+                        connection, source, each.table, found, chunk_bytes=self._chunk_bytes
                     )
-                known = {each.table for each in tables}
-                tables += [
-                    plan_table(connection, source, table, found, chunk_bytes=self._chunk_bytes)
-                    for table, found in wanted.items()
-                    if table not in known
-                ]
+                )
+            known = {each.table for each in tables}
+            new = wanted if plan.tables else wanted or captured
+            tables += [
+                plan_table(connection, source, table, found, chunk_bytes=self._chunk_bytes)
+                for table, found in new.items()
+                if table not in known
+            ]
             connection.execute("ROLLBACK")
         made = replace(plan, tables=tuple(tables))
         if made.tables != plan.tables:

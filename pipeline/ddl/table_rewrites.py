@@ -16,6 +16,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from kernel import failpoints
 from kernel.errors import LeaseLost
 from lake.datasets import dataset_of, schema_of
+from lake.exactness import as_spelled
 from lake.guarded_commits import write_error
 from lake.table_settings import TABLE_SETTINGS
 from lake.tables import Tables
@@ -50,12 +51,6 @@ def fit(tables: Tables, path: str, rows: pa.Table, widen: Widen = common_type) -
     return rows
 
 
-def as_spelled(rows: pa.Table, stored: pa.Schema) -> pa.Table:
-    """Give columns the letter case in which a table has them."""
-    names = {name.lower(): name for name in stored.names}
-    return rows.rename_columns([names.get(name.lower(), name) for name in rows.schema.names])
-
-
 def joined(parts: Sequence[pa.Table], widen: Widen) -> pa.Table:
     """Put rows of several schemas together, those that were written first in front, as `fit`."""
     whole, *others = parts
@@ -68,7 +63,7 @@ def joined(parts: Sequence[pa.Table], widen: Widen) -> pa.Table:
 def _fitted(stored: pa.Schema, rows: pa.Table, widen: Widen) -> tuple[list[Step], pa.Table]:
     """Return the steps that make stored columns able to take rows, and the rows in their types."""
     steps: list[Step] = []
-    rows = as_spelled(rows, stored)
+    rows = as_spelled(rows, stored.names)
     for place, item in enumerate(rows.schema):
         known = stored.field(item.name).type if item.name in stored.names else item.type
         kind = widen(known, item.type)

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from kernel.errors import Unavailable
 from lake.adoption import StagedFiles, commit_staged
 from lake.datasets import dataset_of, schema_of
+from lake.exactness import as_spelled
 from lake.layout import Lake, current_name
 from lake.tables import Tables
 from pipeline.current.newest_images import DELETED
@@ -82,9 +83,8 @@ class Staging:
         self._texts = tables.ensure(
             lake.path(snapshot_log(source, table)), pa.schema([*texts, *MARKS])
         )
-        stored = {name.lower(): name for name in schema_of(self._texts).names}
         # A column may have been renamed since, in letter case alone: Delta would refuse it.
-        self._stored = {c.lake_name: stored.get(c.lake_name.lower(), c.lake_name) for c in columns}
+        self._spelled = schema_of(self._texts).names
         self._rows = tables.ensure(generation_lake(lake, source, table, id).root, shape)
 
     def lsn_of(self, chunk: int) -> int | None:
@@ -142,7 +142,7 @@ class Staging:
 
     def _marked(self, block: pa.Table, chunk: int, lsn: int) -> pa.Table:
         n = block.num_rows
-        block = block.rename_columns([self._stored[name] for name in block.schema.names])
+        block = as_spelled(block, self._spelled)
         for name, value in ((INSTALL, self._id), (CHUNK, chunk), (LSN, lsn)):
             kind = MARKS.field(name).type
             block = block.append_column(name, pa.repeat(pa.scalar(value, kind), n))
@@ -165,11 +165,11 @@ def text_rows(
     handle = tables.open(lake.path(snapshot_log(source, table)))
     if handle is None:
         return
-    names = {column.lake_name.lower(): column.lake_name for column in columns}
+    names = [column.lake_name for column in columns]
     for batch in dataset_of(handle).to_batches(
         filter=pc.field(INSTALL) == id, batch_size=65_536, batch_readahead=2, fragment_readahead=1
     ):
-        yield batch.rename_columns([names.get(name.lower(), name) for name in batch.schema.names])
+        yield as_spelled(batch, names)
 
 
 def _app(chunk: int) -> str:

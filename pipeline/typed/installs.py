@@ -17,12 +17,13 @@ from kernel.errors import Incompatible, Unavailable
 from kernel.positions import Epoch
 from lake.adoption import StagedFiles, commit_staged
 from lake.datasets import schema_of
+from lake.exactness import as_spelled
 from lake.layout import Lake
 from lake.table_columns import UTC_MICROS
 from lake.tables import TableAt, Tables
 from lake.writer import Guard, reached
 from pipeline.ddl.steps import EXACT
-from pipeline.ddl.table_rewrites import as_spelled, fit
+from pipeline.ddl.table_rewrites import fit
 from pipeline.installs.install_book import Install
 from pipeline.installs.installation import generation_root
 from pipeline.installs.staging import CHUNK, text_rows
@@ -86,12 +87,10 @@ class TypedInstalls:
         if not reached(table, guard):
             fit(self._tables, path, shape.empty_table())
             table = self._tables.ensure(path, shape)
-            staged = StagedFiles(table)
+            stored, staged = schema_of(table), StagedFiles(table)
             try:
-                for rows in self._rows(
-                    install, epoch, _aligned(shape, schema_of(table)), event_time
-                ):
-                    staged.write(as_spelled(rows, schema_of(table)))
+                for rows in self._rows(install, epoch, _aligned(shape, stored), event_time):
+                    staged.write(as_spelled(rows, stored.names))
                 files = staged.close()
             except OSError as error:
                 raise Unavailable(f"writing {name} failed: {error}") from error
