@@ -174,6 +174,7 @@ def are_equal(here: KeptHistory, there: KeptHistory) -> None:
     assert bits(here.table()) == bits(there.table())
 
 
+@pytest.mark.matrix
 @settings(max_examples=examples(1, matrix=30), deadline=None)
 @given(
     chance=st.randoms(use_true_random=False),

@@ -139,7 +139,7 @@ OTHERS: dict[str, list[dict[str, Any]]] = {
 }
 
 
-REPEATS = {"every row", "a key of nulls that differs", "no rows"}
+REPEATS = {"every row", "a key of nulls that differs", "no rows", "equal", "a row twice"}
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,7 @@ def test_rows_guards_and_old_versions_stay(lake: Lake, by: PutTogether) -> None:
     assert compact(lake, tables, [NAME], LargeCompaction(most_bytes=0, by=by)) == []
 
 
+@pytest.mark.matrix
 def test_one_that_is_overtaken_changes_nothing(lake: Lake, by: PutTogether) -> None:
     """Another writer takes a file out while the new ones are written."""
     tables = Tables()

@@ -106,6 +106,7 @@ def test_the_newest_staged_image_of_a_key_wins(
     assert merge(path, staged, Guard("t", Epoch(2)), ["id"], replace=False) == version
 
 
+@pytest.mark.matrix
 def test_what_is_staged_may_be_the_whole_table(
     merge: StagedMerge, tables: Tables, tmp_path: Path
 ) -> None:

@@ -160,7 +160,11 @@ def subject(kind: str, spark: SparkSession, tables: Tables) -> Subject:
 
 
 @pytest.fixture(
-    params=[*CASES, pytest.param(("spark", "s3"), marks=pytest.mark.matrix)], ids="-".join
+    params=[
+        CASES[0],
+        *(pytest.param(other, marks=pytest.mark.matrix) for other in (*CASES[1:], ("spark", "s3"))),
+    ],
+    ids="-".join,
 )
 def case(request: pytest.FixtureRequest) -> tuple[str, str]:
     """Who writes, and where."""
@@ -181,6 +185,15 @@ def path(case: tuple[str, str], request: pytest.FixtureRequest, tmp_path: Path) 
     return f"{root}/of@20two"
 
 
+everywhere = pytest.mark.parametrize(
+    "case",
+    [*CASES, pytest.param(("spark", "s3"), marks=pytest.mark.matrix)],
+    ids="-".join,
+    indirect=True,
+)
+"""By Spark and on S3 in `make test`, too: what the two writers do each in a way of its own."""
+
+
 def stored(path: str) -> list[Row]:
     rows = Tables().read(path)
     assert rows is not None
@@ -188,6 +201,7 @@ def stored(path: str) -> list[Row]:
     return sorted(found, key=lambda row: (row[0], row[1] or "", row[2]))
 
 
+@everywhere
 def test_the_same_append_twice_has_the_effect_of_once(writer: Subject, path: str) -> None:
     first = writer.append(path, rows_of((1, "a", 1), (2, "b", 1)), 1)
     assert writer.append(path, rows_of((1, "a", 1), (2, "b", 1)), 1) == first
@@ -203,6 +217,7 @@ def test_an_older_epoch_is_skipped(writer: Subject, path: str) -> None:
     assert writer.reached(path) == 7
 
 
+@everywhere
 def test_rows_of_an_epoch_that_is_there_can_be_put_right(writer: Subject, path: str) -> None:
     writer.append(path, rows_of((1, "a", 1)), 7)
     merged = writer.merge(path, rows_of((1, "b", 2), ops=[UPSERT]), 7, again=True)
@@ -229,6 +244,7 @@ def test_a_merge_without_effect_still_carries_its_guard(writer: Subject, path: s
     assert stored(path) == [(1, "a", 1)]
 
 
+@everywhere
 def test_merge_upserts_and_deletes_by_key(writer: Subject, path: str) -> None:
     writer.append(path, rows_of((1, "a", 1), (2, "b", 1), (3, "c", 1)), 1)
     changes = rows_of((1, "A", 2), (2, None, 2), (4, "d", 2), ops=[UPSERT, DELETE, UPSERT])
@@ -261,6 +277,7 @@ def test_merge_into_an_empty_table_leaves_deleted_keys_out(writer: Subject, path
     assert writer.reached(path) == 1
 
 
+@everywhere
 def test_merge_keeps_a_stored_row_that_is_newer(writer: Subject, path: str) -> None:
     writer.append(path, rows_of((1, "a", 5), (2, "b", 5), (3, "c", 5)), 1)
     changes = rows_of((1, "old", 4), (2, "same", 5), (3, "new", 6), ops=[UPSERT] * 3)
@@ -390,6 +407,7 @@ def test_a_commit_of_another_under_the_same_app_id_is_a_conflict(
     assert stored(path) == [(1, "a", 1), (2, "theirs", 1)]
 
 
+@everywhere
 def test_each_goes_on_where_the_other_stopped(
     case: tuple[str, str], spark: SparkSession, path: str
 ) -> None:

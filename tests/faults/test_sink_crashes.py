@@ -60,7 +60,7 @@ def test_p10_a_crash_around_a_transaction_loses_no_change_and_repeats_none(
 
 
 # What the client makes of a producer that was fenced amid a flush depends on when it hears of it.
-@pytest.mark.parametrize("pending", [1, 2])
+@pytest.mark.parametrize("pending", [pytest.param(1, marks=pytest.mark.matrix), 2])
 def test_p10_a_process_that_was_taken_for_dead_sends_nothing_any_more(
     world: SinkWorld, pending: int
 ) -> None:

@@ -249,6 +249,7 @@ def test_a_part_that_stands_still_is_told_with_the_next_command(stack: Bench, fr
     assert of_parts(status_of(stack.root)) == [], "what is stopped does not stand still"
 
 
+@pytest.mark.matrix
 def test_p11_a_part_that_hangs_again_and_again_stands_still_and_says_so(stack: Bench) -> None:
     stack.up(stack.part("mute", hung_after_s=0.0, grace_s=0.2))
     for restarts in range(1, QUICK.cap + 1):

@@ -144,6 +144,7 @@ def test_p2_order_and_gaplessness_beside_a_busy_writer(dsn: str) -> None:
     assert asked(dsn, decreasing) == [(0,)]
 
 
+@pytest.mark.matrix
 def test_an_idle_holder_is_ended_and_nothing_of_it_stays(dsn: str) -> None:
     async def body() -> None:
         async with application(dsn) as holder, PostgresEventStore(dsn) as store:
@@ -157,6 +158,7 @@ def test_an_idle_holder_is_ended_and_nothing_of_it_stays(dsn: str) -> None:
     assert asked(dsn, "SELECT stream FROM es.events") == [("order-2",)]
 
 
+@pytest.mark.matrix
 def test_a_busy_holder_is_ended_too(dsn: str) -> None:
     """It is never idle, and none of its statements takes long."""
 
@@ -178,6 +180,7 @@ def test_a_busy_holder_is_ended_too(dsn: str) -> None:
     asyncio.run(body())
 
 
+@pytest.mark.matrix
 def test_a_lock_that_is_not_free_is_told_and_waited_for_no_longer(dsn: str) -> None:
     async def body() -> None:
         # Somebody without the limits that es.append sets: a session of the database's owner.

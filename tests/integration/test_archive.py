@@ -122,6 +122,7 @@ def test_everything_reads_as_before(http: httpx.Client, postgres_dsn: str, lake:
     assert {question for question in before if before[question] != after[question]} == set()
 
 
+@pytest.mark.matrix
 def test_what_a_stream_hides_leaves_and_is_recorded(
     http: httpx.Client, postgres_dsn: str, lake: Path
 ) -> None:
@@ -180,13 +181,18 @@ def test_what_is_not_in_the_log_stays(http: httpx.Client, postgres_dsn: str, lak
     "forged",
     [
         {"data": b"\x00\x00\x00\x00\x01\x06"},
-        {"stream": "order-9"},
-        {"version": 3},
-        {"event_id": str(uuid.UUID(int=99))},
         {"metadata": '{"by": "nobody"}'},
-        {"tags": ["n:1"]},
-        {"type": "other"},
-        {"schema_id": 77},
+        *(
+            pytest.param(forged, marks=pytest.mark.matrix)
+            for forged in (
+                {"stream": "order-9"},
+                {"version": 3},
+                {"event_id": str(uuid.UUID(int=99))},
+                {"tags": ["n:1"]},
+                {"type": "other"},
+                {"schema_id": 77},
+            )
+        ),
     ],
     ids=lambda forged: next(iter(forged)),
 )
@@ -209,6 +215,7 @@ def test_what_the_log_has_otherwise_stays(
     ) == [(6,)]
 
 
+@pytest.mark.matrix
 def test_an_archived_event_is_repeated_and_its_id_stays_used(
     http: httpx.Client, postgres_dsn: str, lake: Path
 ) -> None:
@@ -243,6 +250,7 @@ def test_an_archived_event_is_repeated_and_its_id_stays_used(
     assert asked(postgres_dsn, "SELECT max(position) FROM es.counter")[0][0] == 61
 
 
+@pytest.mark.matrix
 def test_a_repetition_in_a_newer_schema_is_one(
     http: httpx.Client, postgres_dsn: str, lake: Path
 ) -> None:
@@ -260,6 +268,7 @@ def test_a_repetition_in_a_newer_schema_is_one(
     assert again.json()["first_position"] == placed[0]["position"]
 
 
+@pytest.mark.matrix
 def test_conditions_see_archived_events(http: httpx.Client, postgres_dsn: str, lake: Path) -> None:
     """By tag, by type, by both, before and after: the same verdicts."""
     conditions = [
@@ -292,6 +301,7 @@ def test_conditions_see_archived_events(http: httpx.Client, postgres_dsn: str, l
     assert verdicts() == before
 
 
+@pytest.mark.matrix
 def test_a_group_is_given_archived_events(
     http: httpx.Client, postgres_dsn: str, lake: Path
 ) -> None:
@@ -319,6 +329,7 @@ def test_a_group_is_given_archived_events(
     assert sorted(settled["already"]) == sorted(first)
 
 
+@pytest.mark.matrix
 def test_sql_appends_know_archived_ids(http: httpx.Client, postgres_dsn: str, lake: Path) -> None:
     (first, *_) = http.get("/v1/streams/order-1").json()["events"]
     archived(postgres_dsn, lake, http, stream="order-1", before=10)
@@ -348,6 +359,7 @@ def test_nobody_deletes_what_is_not_said_to_be_archived(
             connection.execute("UPDATE es.events SET type = 'x' WHERE position = 1")
 
 
+@pytest.mark.matrix
 def test_the_service_may_not_say_what_is_archived(http: httpx.Client, postgres_dsn: str) -> None:
     with psycopg.connect(postgres_dsn) as connection:
         connection.execute("SET ROLE penstock_service")
@@ -355,6 +367,7 @@ def test_the_service_may_not_say_what_is_archived(http: httpx.Client, postgres_d
             connection.execute("DELETE FROM es.archived")
 
 
+@pytest.mark.matrix
 def test_wrong_questions_are_named(http: httpx.Client, postgres_dsn: str, lake: Path) -> None:
     with pytest.raises(NotFound):
         archived(postgres_dsn, lake, http, stream="order-77")

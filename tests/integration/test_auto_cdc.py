@@ -98,12 +98,8 @@ KINDS: dict[str, tuple[Kind, dict[str, Any]]] = {
 }
 
 
-FIRST, *OTHERS = KINDS
-
-
-@pytest.mark.parametrize(
-    "name", [FIRST, *(pytest.param(name, marks=pytest.mark.matrix) for name in OTHERS)]
-)
+@pytest.mark.matrix
+@pytest.mark.parametrize("name", KINDS)
 def test_p6_late_and_repeated_changes_become_what_the_model_says(
     name: str, spark: SparkSession, lake: Lake
 ) -> None:
@@ -115,6 +111,7 @@ def test_p6_late_and_repeated_changes_become_what_the_model_says(
     assert rows_of(lake.path("projection/people")) == expected(kind, said)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("scd_type", [pytest.param(1, marks=pytest.mark.matrix), 2])
 def test_columns_may_be_called_as_ours_were(spark: SparkSession, lake: Lake, scd_type: int) -> None:
     """Those that only pass through our queries begin with two underscores, and are refused."""
@@ -214,6 +211,7 @@ def test_two_runs_at_one_moment_do_not_both_believe_that_they_wrote(lake: Lake) 
         flows.own(Epoch(1), pa.table({"__id": ["ours"]}))
 
 
+@pytest.mark.matrix
 def test_a_typed_table_is_followed_as_a_stream_and_once_means_once(
     spark: SparkSession, lake: Lake
 ) -> None:
@@ -265,6 +263,7 @@ def test_columns_that_come_later_are_added(spark: SparkSession, lake: Lake) -> N
     ]
 
 
+@pytest.mark.matrix
 def test_what_contradicts_itself_or_the_target_is_refused_before_anything_is_written(
     spark: SparkSession, lake: Lake
 ) -> None:

@@ -58,6 +58,7 @@ def test_the_salt_of_hashed_columns_is_in_no_query(postgres_dsn: str) -> None:
     assert SALT not in str(seen)
 
 
+@pytest.mark.matrix
 def test_what_keeps_a_slot_from_being_made_is_named_so_too(postgres_dsn: str) -> None:
     with connected(postgres_dsn) as connection:
         connection.execute("CREATE TABLE t (mail text PRIMARY KEY)")

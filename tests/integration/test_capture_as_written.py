@@ -98,6 +98,7 @@ def test_a_column_of_another_type_does_not_change_older_rows(behind: Behind) -> 
     assert {change.key is None for _, change in captured.changes} == {False}
 
 
+@pytest.mark.matrix
 def test_nulls_and_keys_of_older_rows_stay_what_they_were(behind: Behind) -> None:
     tables = ("public.filled", "public.rekeyed", "public.whole")
     captured = behind(
@@ -130,6 +131,7 @@ def test_nulls_and_keys_of_older_rows_stay_what_they_were(behind: Behind) -> Non
     assert ['"id"' in keys[0], '"number"' in keys[1]] == [True, True]
 
 
+@pytest.mark.matrix
 def test_columns_keep_names_that_avro_cannot_write(behind: Behind) -> None:
     captured = behind(
         ("public.odd", "public.plain"),
@@ -194,6 +196,7 @@ SECOND = {
 }
 
 
+@pytest.mark.matrix
 def test_added_columns_have_the_types_that_they_had_although_those_are_gone(
     behind: Behind,
 ) -> None:
@@ -226,6 +229,7 @@ def test_a_label_that_an_enum_gets_later_changes_nothing_of_older_rows(behind: B
     assert rows == [("glad", "line one"), ("ok", 2)]
 
 
+@pytest.mark.matrix
 def test_a_name_that_differs_by_case_alone_stops_no_other_table(behind: Behind) -> None:
     captured = behind(
         ("public.twins", "public.other"),

@@ -45,6 +45,7 @@ def state_of(workspace: Workspace) -> str:
         return connect.status(workspace.connector).connector
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("statement", "why", "old", "new"),
     [
@@ -95,6 +96,7 @@ def test_a_connector_whose_veil_misses_its_column_stops_and_says_why(
     assert workspace("status", workspace.source)["state"] == "runs"
 
 
+@pytest.mark.matrix
 def test_an_option_that_never_was_in_force_stops_nothing(
     veiled: tuple[Workspace, Kept, str],
 ) -> None:

@@ -91,6 +91,7 @@ def test_what_is_not_admitted_leaves_nothing(
     assert source("list")["sources"] == []
 
 
+@pytest.mark.matrix
 def test_a_name_keeps_its_tables(source: Workspace, new_source: Callable[[str], str]) -> None:
     dsn = new_source(TABLES)
     source("add", source.source, "--dsn", dsn, "--tables", "a")

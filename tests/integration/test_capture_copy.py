@@ -124,6 +124,7 @@ def test_p4_a_table_that_cannot_be_copied_stops_no_other(
     assert bank.differing() == []
 
 
+@pytest.mark.matrix
 def test_composite_keys_partitions_and_odd_text_are_copied(copied: Make) -> None:
     bank = copied(
         """

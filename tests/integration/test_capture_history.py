@@ -158,6 +158,7 @@ def test_p4_the_history_of_a_captured_table_shows_every_transaction(told: Told) 
     ]
 
 
+@pytest.mark.matrix
 def test_p4_a_history_keeps_columns_apart_that_differ_by_case_or_are_called_like_its_own(
     tell: Tell,
 ) -> None:

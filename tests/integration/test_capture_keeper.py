@@ -77,6 +77,7 @@ def world(tmp_path: Path, stack: Settings, new_source: Callable[[str], str]) -> 
         workspace("remove", workspace.source, "--yes")
 
 
+@pytest.mark.matrix
 def test_a_table_that_comes_to_match_a_pattern_joins_and_one_that_is_gone_leaves(
     world: World,
 ) -> None:
@@ -94,6 +95,7 @@ def test_a_table_that_comes_to_match_a_pattern_joins_and_one_that_is_gone_leaves
     assert world.captured() == ["public.order_lines", "public.people"]
 
 
+@pytest.mark.matrix
 def test_a_table_of_a_pattern_that_cannot_be_captured_is_held_back_alone(world: World) -> None:
     world.execute("CREATE TABLE order_log (v text); CREATE TABLE order_notes (id int PRIMARY KEY)")
     assert world.kept.look() == "running"
@@ -111,6 +113,7 @@ def test_a_table_of_a_pattern_that_cannot_be_captured_is_held_back_alone(world: 
     assert world.workspace("status", world.workspace.source)["held"] == {}
 
 
+@pytest.mark.matrix
 def test_a_table_that_was_taken_out_of_the_publication_comes_back_and_is_copied(
     world: World,
 ) -> None:
@@ -121,6 +124,7 @@ def test_a_table_that_was_taken_out_of_the_publication_comes_back_and_is_copied(
     assert world.wanted() == [["public.people"]]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("step", [pytest.param("before", marks=pytest.mark.matrix), "after"])
 def test_a_copy_of_what_comes_back_is_asked_for_although_the_process_dies(
     world: World, monkeypatch: pytest.MonkeyPatch, step: str
@@ -201,6 +205,7 @@ def test_a_file_that_is_wrong_is_named_and_changes_nothing(world: World) -> None
     assert "sources/*.toml" not in world.kept.keeper.states
 
 
+@pytest.mark.matrix
 def test_another_database_under_the_same_name_is_refused_by_name(
     world: World, new_source: Callable[[str], str]
 ) -> None:

@@ -70,6 +70,7 @@ def each_table(dsn: str, *texts: LiteralString) -> None:
                 connection.execute(statement(text, table))
 
 
+@pytest.mark.matrix
 def test_p4_tables_of_any_name_arrive_whole_and_unmixed(odd: Copied) -> None:
     odd.start()
     with odd.copying():

@@ -122,6 +122,7 @@ def test_a_database_that_does_not_answer(source: Prepare) -> None:
         )
 
 
+@pytest.mark.matrix
 def test_a_lock_names_its_holder(source: Prepare) -> None:
     made = source("keyed")
     with psycopg.connect(made.dsn, application_name="the holder") as holder:

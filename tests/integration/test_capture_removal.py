@@ -54,6 +54,7 @@ def offsets_known(workspace: Workspace) -> bool:
     return True
 
 
+@pytest.mark.matrix
 def test_the_last_source_takes_everything_with_it(workspace: Workspace) -> None:
     dsn = workspace.settings.required("postgres.dsn")
     before = traces(dsn)

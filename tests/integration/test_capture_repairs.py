@@ -115,6 +115,7 @@ def test_a_fix_names_the_role_and_quotes_the_table(poor: Cluster) -> None:
     assert any('SELECT ON "app"."Orders" TO "weak"' in fix for fix in fixes)
 
 
+@pytest.mark.matrix
 def test_triggers_of_another_role_are_named_with_what_drops_them(poor: Cluster) -> None:
     admin = poor.dsn("postgres")
     with connected(admin) as connection:
@@ -129,6 +130,7 @@ def test_triggers_of_another_role_are_named_with_what_drops_them(poor: Cluster) 
         assert not ddl.installed(connection)
 
 
+@pytest.mark.matrix
 def test_one_repair_that_is_refused_leaves_the_others_standing(poor: Cluster) -> None:
     admin = poor.dsn("postgres")
     good = Check(
@@ -150,6 +152,7 @@ def test_one_repair_that_is_refused_leaves_the_others_standing(poor: Cluster) ->
     )
 
 
+@pytest.mark.matrix
 def test_event_triggers_are_advice(poor: Cluster) -> None:
     admin = poor.dsn("postgres")
     with connected(admin.replace("postgres@", "weak@")) as connection:

@@ -84,6 +84,7 @@ FOLLOWED = (
 )
 
 
+@pytest.mark.matrix
 def test_columns_follow_their_source_while_rows_are_written(start: Start) -> None:
     """Every followed change, alone and within transactions, in one epoch and over several."""
     shop = start(SHOP, ITEM, OTHER, KEYED)

@@ -58,6 +58,7 @@ def confirmed(dsn: str, name: str) -> int:
         return lsn_from_text(at.confirmed_lsn or "0/0")
 
 
+@pytest.mark.matrix
 def test_the_slot_follows_while_only_a_table_that_is_not_captured_is_written(
     workspace: tuple[Workspace, str],
 ) -> None:
@@ -116,6 +117,7 @@ def test_the_keeper_tells_the_numbers_and_raises_an_alarm(
     assert kept.keeper.alarms == {}
 
 
+@pytest.mark.matrix
 def test_a_slot_that_was_moved_ahead_is_lost_although_it_could_be_read(
     workspace: tuple[Workspace, str],
 ) -> None:
@@ -152,6 +154,7 @@ def test_a_slot_that_was_moved_ahead_is_lost_although_it_could_be_read(
     assert found("list")["sources"][0]["state"] == "slot-lost"
 
 
+@pytest.mark.matrix
 def test_a_new_slot_is_not_taken_for_the_lost_one_after_a_crash(
     workspace: tuple[Workspace, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,6 +192,7 @@ def test_a_new_slot_is_not_taken_for_the_lost_one_after_a_crash(
     assert Kept(found).look() == "running"
 
 
+@pytest.mark.matrix
 def test_making_a_slot_names_the_transaction_that_it_waits_for(
     own_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,6 +45,7 @@ def test_p4_tables_are_equal_at_one_lsn_while_writers_write(shop: Mirror) -> Non
     assert reports[MOODS].rows == 2
 
 
+@pytest.mark.matrix
 def test_a_difference_is_named_by_range_key_and_column(shop: Mirror) -> None:
     path = shop.path(ORDERS)
     table = DeltaTable(path)
@@ -116,6 +117,7 @@ def test_a_table_whose_files_are_gone_is_told_and_the_others_are_compared(shop: 
     )
 
 
+@pytest.mark.matrix
 def test_a_table_that_cannot_be_read_does_not_take_the_verdicts_of_the_others(shop: Mirror) -> None:
     for part in Path(shop.path(ORDERS)).rglob("*.parquet"):
         part.write_bytes(b"PAR1 and nothing that follows from it PAR1")

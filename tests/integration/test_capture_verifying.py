@@ -126,6 +126,7 @@ def test_nothing_differs_while_writers_write_and_a_restart_goes_on(watched: Watc
     assert watched.facts(Kind.DIFFERENCE) == []
 
 
+@pytest.mark.matrix
 def test_a_table_broken_by_hand_is_found_healed_and_told_of(watched: Watched) -> None:
     mirror = watched.mirror
     path = mirror.path(ORDERS)

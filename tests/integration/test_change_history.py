@@ -56,7 +56,7 @@ def work(seed: int, transactions: int) -> list[list[Fact]]:
     ("seed", "form"),
     [
         (1, Form.DRIVER),
-        (1, Form.COLLECTED),
+        pytest.param(1, Form.COLLECTED, marks=pytest.mark.matrix),
         pytest.param(2, Form.EXECUTORS, marks=pytest.mark.matrix),
     ],
 )

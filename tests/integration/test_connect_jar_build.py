@@ -7,6 +7,8 @@ import subprocess
 import zipfile
 from pathlib import Path
 
+import pytest
+
 from stack.connect import JAR
 from stack.connect.build import RELEASE, SOURCES, build
 
@@ -19,6 +21,7 @@ def compiles_alike() -> bool:
     return f"javac {RELEASE}." in said.stdout + said.stderr
 
 
+@pytest.mark.matrix
 def test_the_jar_is_what_the_build_gives(tmp_path: Path) -> None:
     made = tmp_path / "made.jar"
     if compiles_alike():

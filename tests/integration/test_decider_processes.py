@@ -193,7 +193,16 @@ def test_what_is_refused_keeps_its_reason_as_plain_values(workspace: Path) -> No
     with_processes(workspace, check)
 
 
-@pytest.mark.parametrize("name", ["refuse_carelessly", "refuse_oddly", "fall_silent"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "fall_silent",
+        *(
+            pytest.param(how, marks=pytest.mark.matrix)
+            for how in ("refuse_carelessly", "refuse_oddly")
+        ),
+    ],
+)
 def test_an_odd_error_ends_no_call_of_another_decider(workspace: Path, name: str) -> None:
     async def check(processes: Processes) -> None:
         other = asyncio.create_task(processes.run(asking("wait", "other", s=1)))
@@ -235,6 +244,7 @@ def test_code_that_does_not_end_is_killed_and_named(
         assert re.search(rf'File "{workspace}/deciders/both.py", line \d+ in decide', stack), stack
 
 
+@pytest.mark.matrix
 def test_a_task_that_does_not_fit_in_memory_stops_its_decider_alone(workspace: Path) -> None:
     async def check(processes: Processes) -> None:
         other = asyncio.create_task(processes.run(asking("wait", "other", s=2)))
@@ -269,6 +279,7 @@ def test_a_caller_that_goes_away_at_the_deadline_leaves_no_process(workspace: Pa
     with_processes(workspace, check, limit_s=0.2)
 
 
+@pytest.mark.matrix
 def test_a_decider_that_hangs_leaves_processes_to_the_others(workspace: Path) -> None:
     """However many of its calls there are: it never has all, and once it hung only one."""
 
@@ -390,7 +401,9 @@ def test_code_that_cannot_be_loaded_is_told_as_it_is(workspace: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "load_s", "cause"),
     [
-        ("while True:\n    pass\n", 2, "took longer than 2 s"),
+        pytest.param(
+            "while True:\n    pass\n", 2, "took longer than 2 s", marks=pytest.mark.matrix
+        ),
         ("import os; os.abort()", 60, "ended its process"),
     ],
 )

@@ -306,6 +306,7 @@ def test_p10_while_postgresql_is_away_nothing_is_sent_twice(
         assert ids_of(receiver) == [id_]
 
 
+@pytest.mark.matrix
 def test_two_services_share_one_delivery(
     postgres_dsn: str, tmp_path: Path, receiver: HttpReceiver
 ) -> None:

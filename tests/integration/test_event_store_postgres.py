@@ -131,6 +131,7 @@ def _after(version: int) -> Any:
     return version - 1 if version else "no_stream"
 
 
+@pytest.mark.matrix
 def test_a_rival_takes_over_when_the_writer_ends(postgres_dsn: str) -> None:
     async def body() -> None:
         async with PostgresEventStore(postgres_dsn, limits=QUICK) as first:
@@ -217,6 +218,7 @@ def test_the_writer_notices_appends_of_others(postgres_dsn: str) -> None:
     asyncio.run(body())
 
 
+@pytest.mark.matrix
 def test_without_a_database_the_deadline_answers(own_cluster: Cluster) -> None:
     dsn = own_cluster.dsn("postgres")
 

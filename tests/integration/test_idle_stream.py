@@ -153,6 +153,7 @@ def test_heartbeats_make_no_epochs_and_a_kill_among_them_loses_nothing(stream: S
     notes.assert_equal()
 
 
+@pytest.mark.matrix
 def test_a_batch_that_begins_while_its_run_is_stopped_does_not_hold_it(
     stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,6 +185,7 @@ def test_a_batch_that_begins_while_its_run_is_stopped_does_not_hold_it(
     assert run.error is None
 
 
+@pytest.mark.matrix
 def test_an_epoch_that_hangs_is_seen_and_one_that_gets_on_is_not(stream: Stream) -> None:
     run = stream.begin()
     stream.beat(run)
@@ -208,6 +210,7 @@ def test_an_epoch_that_hangs_is_seen_and_one_that_gets_on_is_not(stream: Stream)
     run.stop()
 
 
+@pytest.mark.matrix
 def test_records_that_nobody_reads_are_seen(
     stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,6 +240,7 @@ def test_records_that_nobody_reads_are_seen(
     run.stop()
 
 
+@pytest.mark.matrix
 def test_an_idle_source_in_a_busy_database_is_not_said_to_lag(
     stream: Stream, stack: Settings, prefix: str, tmp_path: Path
 ) -> None:

@@ -193,6 +193,7 @@ def test_p9_a_lane_without_its_registry_is_held_alone_and_read_when_it_is_back(
     assert epochs == list(range(epochs[0], epochs[0] + len(epochs)))
 
 
+@pytest.mark.matrix
 def test_p9_a_lane_with_much_to_read_is_read_apart_until_it_keeps_up(lanes: Lanes) -> None:
     lanes.send(pings=3, readings=10 * SOME)
     lanes.begin()
@@ -211,7 +212,9 @@ def _moved(done: Committed) -> set[str]:
     return {topic for topic, places in done.end.items() if any(places.values())}
 
 
-@pytest.mark.parametrize("step", ["Ingest._sorted_out", "Folding.fold"])
+@pytest.mark.parametrize(
+    "step", [pytest.param("Ingest._sorted_out", marks=pytest.mark.matrix), "Folding.fold"]
+)
 def test_p1_an_epoch_of_a_lane_that_is_apart_is_finished_over_its_offsets(
     lanes: Lanes, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -144,6 +144,7 @@ def _undecided(bank: Mirror) -> bool:
     return bank.epochs.ingest.undecided()
 
 
+@pytest.mark.matrix
 def test_p8_a_strangers_record_stops_nothing(bank: Mirror, stack: Settings) -> None:
     producer = Producer({"bootstrap.servers": stack.required("kafka.bootstrap")})
     prefix = f"{bank.placement.topic_prefix}{bank.name}"

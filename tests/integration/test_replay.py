@@ -104,6 +104,7 @@ def test_a_rollback_gives_the_table_back_to_its_old_generation(small: SmallLake)
     assert verify(small.site, "windy").equal
 
 
+@pytest.mark.matrix
 def test_late_rows_are_taken_in_when_asked_for(small: SmallLake) -> None:
     small.deploy("delays")
     departures = some_departures(7, 0, 80)
@@ -138,6 +139,7 @@ def test_another_query_becomes_the_table_with_its_columns(small: SmallLake) -> N
     assert "worst" not in small.rows("projection/delays")[0]
 
 
+@pytest.mark.matrix
 def test_a_build_reads_histories_as_they_were_at_its_epoch(small: SmallLake) -> None:
     fill(small, "windy")
     more(small, 3)  # typed and history tables go on, the projection does not
@@ -145,6 +147,7 @@ def test_a_build_reads_histories_as_they_were_at_its_epoch(small: SmallLake) -> 
     assert verify(small.site, "windy").equal
 
 
+@pytest.mark.matrix
 def test_a_swap_first_brings_the_generation_to_where_the_live_one_is(small: SmallLake) -> None:
     fill(small, "windy")
     made = builder(small)
@@ -157,6 +160,7 @@ def test_a_swap_first_brings_the_generation_to_where_the_live_one_is(small: Smal
     assert small.rows("projection/windy") == live
 
 
+@pytest.mark.matrix
 def test_a_live_runner_that_does_not_know_of_the_swap_refuses_to_write(small: SmallLake) -> None:
     fill(small, "latest")
     builder(small).build("latest")

@@ -76,6 +76,7 @@ def dividing(flight: int, share: str) -> str:
     return LATEST.replace("delay,", f"delay, {share.format(divisor=divisor)} AS share,")
 
 
+@pytest.mark.matrix
 def test_a_build_whose_last_slice_fails_goes_on_once_its_query_is_mended(
     small: SmallLake,
 ) -> None:
@@ -210,6 +211,7 @@ def test_a_range_beyond_the_log_is_refused_before_anything_is_written(
     assert not Path(small.lake.path(generation_name("latest", 2))).exists()
 
 
+@pytest.mark.matrix
 def test_a_disk_that_fills_up_stops_a_build_that_goes_on_when_there_is_room(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -234,6 +236,7 @@ def test_a_disk_that_fills_up_stops_a_build_that_goes_on_when_there_is_room(
         assert verify(small.site, "latest").equal
 
 
+@pytest.mark.matrix
 def test_of_two_operators_at_once_one_builds(small: SmallLake) -> None:
     fill(small, "latest")
     answers: list[Replay | PenstockError] = []

@@ -149,6 +149,7 @@ def test_a_generation_that_differs_is_swapped_only_when_told_to(here: Workspace)
     assert exit_code(here.refusal("replay", "cancel", "latest")) == EXIT_FAILED
 
 
+@pytest.mark.matrix
 def test_a_cancelled_generation_cannot_be_swapped(here: Workspace) -> None:
     filled(here)
     here.answer("replay", "apply", "latest")

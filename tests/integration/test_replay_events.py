@@ -76,6 +76,7 @@ def headers(message: Message) -> dict[str, str]:
     return {name: value.decode() for name, value in message.headers() or ()}
 
 
+@pytest.mark.matrix
 def test_p10_a_topic_has_each_event_once_with_its_bytes_key_and_origin(reader: Reader) -> None:
     # Twenty a tenth of a second, so that transactions are small, and several are there.
     pace = ("--shift", "+3d", "--rate", "200/s", "--partitions", "3")
@@ -116,6 +117,7 @@ def test_p10_a_topic_has_each_event_once_with_its_bytes_key_and_origin(reader: R
         reader.replay("--shift", "+4d")
 
 
+@pytest.mark.matrix
 def test_a_topic_goes_on_where_the_range_ended(reader: Reader) -> None:
     assert reader.replay("--category", "order", "--until", "20", "--effects")["sent"] == 10
     assert reader.replay("--category", "order", "--effects")["sent"] == 21
@@ -196,6 +198,7 @@ def compare(origin: list[dict[str, Any]], found: list[dict[str, Any]]) -> None:
         assert (mark["position"], mark["version"]) == (before["position"], before["version"])
 
 
+@pytest.mark.matrix
 def test_p10_effects_are_let_through_when_they_are_asked_for(origin: Origin, target: str) -> None:
     with service_in_thread(target) as http:
         into(origin, http, "--effects", "--stream", "order-0", "--until", "30")
@@ -203,6 +206,7 @@ def test_p10_effects_are_let_through_when_they_are_asked_for(origin: Origin, tar
         assert not any("penstock_silent" in each["metadata"] for each in shown(http))
 
 
+@pytest.mark.matrix
 def test_the_store_that_is_read_is_refused_and_so_is_its_copy(origin: Origin) -> None:
     with (
         service_in_thread(origin.dsn, registry=origin.registry) as http,
@@ -216,6 +220,7 @@ def run(origin: Origin, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Res
     return CliRunner().invoke(build(), ["replay", "events", *arguments])
 
 
+@pytest.mark.matrix
 def test_what_would_be_sent_is_told_before(origin: Origin, monkeypatch: pytest.MonkeyPatch) -> None:
     to = ("--to", "topic:elsewhere", "--dry-run")
     done = run(origin, monkeypatch, *to, "--gaps", "occurred", "--speed", "10x", "--json")
@@ -243,6 +248,7 @@ REFUSED: tuple[tuple[str, type[Exception], str], ...] = (
 )
 
 
+@pytest.mark.matrix
 def test_what_cannot_be_is_refused_with_its_reason(
     origin: Origin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,6 +262,7 @@ def test_what_cannot_be_is_refused_with_its_reason(
         assert isinstance(done.exception, InvalidRequest), name
 
 
+@pytest.mark.matrix
 def test_a_target_that_refuses_an_event_names_it(
     origin: Origin, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -149,6 +149,7 @@ def test_a_build_pauses_after_its_slice_and_is_resumed(small: SmallLake) -> None
         builder(small).resume("latest")
 
 
+@pytest.mark.matrix
 def test_a_build_that_was_resumed_elsewhere_leaves_the_files_to_the_other(
     small: SmallLake,
 ) -> None:

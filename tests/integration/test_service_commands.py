@@ -120,6 +120,7 @@ def test_an_entity_tells_which_event_changed_which_field(http: httpx.Client) -> 
     assert http.get("/v1/entities/account/9/explain").status_code == 404
 
 
+@pytest.mark.matrix
 def test_events_say_which_command_made_them(http: httpx.Client) -> None:
     trace = f"00-{'a' * 32}-{'b' * 16}-01"
     sent = send(http, "open", {"owner": "Ada"}, traceparent=trace, x_correlation_id="order 7")
@@ -138,6 +139,7 @@ def test_a_refused_command_changes_nothing_and_says_why(http: httpx.Client) -> N
     assert http.get("/v1/events").json()["head"] == 2
 
 
+@pytest.mark.matrix
 def test_a_command_that_leads_to_nothing_answers_where_the_entity_is(http: httpx.Client) -> None:
     opened(http)
     nothing = send(http, "set_limit", {"daily_limit": None})
@@ -161,6 +163,7 @@ def test_p1_a_repeated_key_happens_once_and_answers_the_same(http: httpx.Client)
     assert (elsewhere.status_code, elsewhere.json()["type"]) == (409, "id-reused")
 
 
+@pytest.mark.matrix
 def test_a_key_keeps_the_answer_that_nothing_was_to_do(http: httpx.Client) -> None:
     opened(http)
     first = send(http, "set_limit", {"daily_limit": None}, idempotency_key="k")
@@ -202,6 +205,7 @@ def test_rivals_decide_again_and_never_overdraw(http: httpx.Client) -> None:
     assert codes.count(422) == 0 or paid == 5
 
 
+@pytest.mark.matrix
 def test_a_precondition_is_met_or_refused_with_412(http: httpx.Client) -> None:
     opened(http)
     assert send(http, "deposit", {"amount": "1"}, if_match='"1"').status_code == 201
@@ -254,6 +258,7 @@ def test_state_at_each_version_and_time(http: httpx.Client) -> None:
     assert http.get("/v1/entities/order/9").status_code == 404
 
 
+@pytest.mark.matrix
 def test_the_deciders_are_listed(http: httpx.Client) -> None:
     (decider,) = http.get("/v1/deciders").json()["deciders"]
     assert decider["category"] == "account"
@@ -328,7 +333,10 @@ def test_code_that_fails_is_told_by_file_and_line(hanging: httpx.Client, tmp_pat
 
 @pytest.mark.parametrize(
     ("command", "cause"),
-    [("hang", "took longer than 2 s"), ("grow", "needed more than 256 MiB")],
+    [
+        pytest.param("hang", "took longer than 2 s", marks=pytest.mark.matrix),
+        ("grow", "needed more than 256 MiB"),
+    ],
 )
 def test_code_that_does_not_end_is_named_and_stops_nothing_else(
     hanging: httpx.Client, command: str, cause: str
@@ -359,6 +367,7 @@ def test_code_that_does_not_end_is_named_and_stops_nothing_else(
     assert hanging.post("/v1/commands/broken/1/do").status_code == 201
 
 
+@pytest.mark.matrix
 def test_a_state_that_is_never_folded_is_named(hanging: httpx.Client) -> None:
     assert hanging.post("/v1/commands/broken/1/spun").status_code == 201
     stopped = hanging.get("/v1/entities/broken/1")
@@ -367,6 +376,7 @@ def test_a_state_that_is_never_folded_is_named(hanging: httpx.Client) -> None:
     assert hanging.get("/v1/streams/broken-1").status_code == 200
 
 
+@pytest.mark.matrix
 def test_a_changed_decider_sees_its_own_states_only(postgres_dsn: str, tmp_path: Path) -> None:
     """Snapshots of the code before are neither used nor in the way."""
     registry = MemoryRegistry()
@@ -397,6 +407,7 @@ def _codes_with_snapshots(dsn: str) -> int:
     return int(row[0])
 
 
+@pytest.mark.matrix
 def test_a_service_does_not_start_with_code_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "deciders").mkdir()
     file = tmp_path / "deciders" / "broken.py"

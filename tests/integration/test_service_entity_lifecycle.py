@@ -82,6 +82,7 @@ def test_a_truncated_stream_is_folded_from_its_new_beginning(http: httpx.Client)
     assert steps(http) == [8]
 
 
+@pytest.mark.matrix
 def test_a_bounded_stream_is_folded_from_what_is_left(http: httpx.Client) -> None:
     bound(http, max_count=4)
     assert steps(http) == [3, 4, 5, 6]
@@ -110,6 +111,7 @@ def test_a_tombstone_takes_no_commands(http: httpx.Client) -> None:
         assert (answer.status_code, answer.json()["type"]) == (410, "stream-gone")
 
 
+@pytest.mark.matrix
 def test_a_key_is_known_after_its_stream_was_deleted(http: httpx.Client) -> None:
     assert add(http, 7, **{"idempotency-key": "k"}).status_code == 201
     http.delete("/v1/streams/counter-1").raise_for_status()

@@ -104,6 +104,7 @@ def test_a_nearly_full_disk_stops_appends_only(postgres_dsn: str, tmp_path: Path
         assert http.get("/v1/events").json()["head"] == 0
 
 
+@pytest.mark.matrix
 def test_it_answers_before_postgresql_does(own_cluster: Cluster) -> None:
     own_cluster.stop()
     with service_in_thread(own_cluster.dsn("postgres"), wait_ready=False) as http:
@@ -230,6 +231,7 @@ def test_a_client_that_leaves_early_changes_nothing(postgres_dsn: str) -> None:
         assert http.post("/v1/streams/order-2", json=EVENT).status_code == 201
 
 
+@pytest.mark.matrix
 def test_a_service_that_is_not_the_writer_says_so_soon(postgres_dsn: str) -> None:
     """It does not hold appends for as long as it would for a database that restarts."""
     body = {"events": [{"type": "placed", "data": {"n": 1}}]}

@@ -242,6 +242,7 @@ def test_the_feed_tells_each_change_and_can_be_resumed(served: Served) -> None:
         assert again.rows == wanted | {5: {"id": 5, "word": "five"}}
 
 
+@pytest.mark.matrix
 def test_the_feed_goes_on_after_a_swap_and_resets_where_differences_are_gone(
     served: Served,
 ) -> None:
@@ -272,6 +273,7 @@ def test_the_feed_goes_on_after_a_swap_and_resets_where_differences_are_gone(
             assert again.rows == wanted
 
 
+@pytest.mark.matrix
 def test_the_feed_of_a_dropped_projection_ends_and_says_why(served: Served) -> None:
     served.epoch((1, "one"))
     with following(served) as feed:

@@ -168,8 +168,8 @@ def test_a_client_has_so_many_feeds_and_no_more(http: httpx.Client) -> None:
 @pytest.mark.parametrize(
     "sent",
     [
-        b"",
-        b"GET /v1/events HTTP/1.1\r\nhost: te",
+        pytest.param(b"", marks=pytest.mark.matrix),
+        pytest.param(b"GET /v1/events HTTP/1.1\r\nhost: te", marks=pytest.mark.matrix),
         b"POST /v1/streams/order-1 HTTP/1.1\r\nhost: localhost\r\n"
         b"content-type: application/json\r\ncontent-length: 99\r\n\r\n{",
     ],
@@ -182,6 +182,7 @@ def test_a_request_that_does_not_end_is_not_waited_for(http: httpx.Client, sent:
     assert http.get("/v1/events").json()["head"] == 0
 
 
+@pytest.mark.matrix
 def test_a_silent_subscriber_is_no_idle_client(http: httpx.Client) -> None:
     with http.stream("GET", "/v1/events/subscribe") as feed:
         lines = feed.iter_lines()
@@ -190,7 +191,7 @@ def test_a_silent_subscriber_is_no_idle_client(http: httpx.Client) -> None:
             beats += next(lines) == ": heartbeat"
 
 
-@pytest.mark.parametrize("length", [50, 200_000])
+@pytest.mark.parametrize("length", [50, pytest.param(200_000, marks=pytest.mark.matrix)])
 def test_a_body_that_stops_arriving_is_answered(http: httpx.Client, length: int) -> None:
     """A small append and one that the application reads: 408, then the connection ends."""
     address = (http.base_url.host, http.base_url.port)
@@ -211,6 +212,7 @@ def test_a_body_that_stops_arriving_is_answered(http: httpx.Client, length: int)
     assert http.get("/v1/events").json()["head"] == 0
 
 
+@pytest.mark.matrix
 def test_an_import_that_falls_silent_says_how_far_it_came(http: httpx.Client) -> None:
     address = (http.base_url.host, http.base_url.port)
     line = b'{"stream": "order-1", "id": "%b", "type": "placed", "data": {"n": 1}}\n'

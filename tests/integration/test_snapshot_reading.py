@@ -90,6 +90,7 @@ def test_p4_a_transaction_is_in_the_snapshot_if_its_end_is_at_or_below_its_lsn(
     until(lambda: slots(postgres_dsn) == 0, "the temporary slot is gone")
 
 
+@pytest.mark.matrix
 def test_a_snapshot_that_must_wait_names_the_session_and_leaves_nothing(postgres_dsn: str) -> None:
     run(postgres_dsn, "CREATE TABLE t (id bigserial PRIMARY KEY)")
     with psycopg.connect(postgres_dsn) as open_one:

@@ -99,7 +99,9 @@ def test_every_case_gives_its_rows_on_spark(sql_spark: SparkSession, name: str) 
     assert canonical(rebuilt(SparkEngine(sql_spark), planned(case.statement), world)) == expected
 
 
-@pytest.mark.parametrize("name", ["newest", "hop", "as of, inner"])
+@pytest.mark.parametrize(
+    "name", ["newest", pytest.param("hop", marks=pytest.mark.matrix), "as of, inner"]
+)
 def test_p6_on_spark_any_order_of_arrival_gives_the_rebuild(
     sql_spark: SparkSession, name: str
 ) -> None:
@@ -163,6 +165,7 @@ array_max(a); m['k']; st.f; try_divide(i, 0); try_add(i, 1); zeroifnull(i); arra
 """
 
 
+@pytest.mark.matrix
 def test_every_function_means_what_the_author_wrote(sql_spark: SparkSession) -> None:
     """Each expression of the dialect, compiled and as written: the same type and values."""
     sql_spark.sql(

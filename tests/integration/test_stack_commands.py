@@ -90,6 +90,7 @@ def test_a_life_from_up_to_reset(root: Path) -> None:
     assert not (root / ".penstock").exists()
 
 
+@pytest.mark.matrix
 def test_logs_are_followed(root: Path) -> None:
     penstock(root, "up", "--only", "postgres", "--port-base", BASE)
     log = Workspace.at(root).log_of("postgres")
@@ -112,6 +113,7 @@ def test_logs_are_followed(root: Path) -> None:
         follower.send_signal(signal.SIGINT)
 
 
+@pytest.mark.matrix
 def test_the_foreground_stops_all_on_ctrl_c(root: Path) -> None:
     command = [PENSTOCK, "up", "--only", "postgres", "--foreground"]
     with subprocess.Popen(

@@ -91,7 +91,10 @@ def test_no_network_is_said_with_what_to_do(tmp_path: Path) -> None:
     assert "PENSTOCK_MIRROR" in caught.value.remedy
 
 
-@pytest.mark.parametrize("variable", VARIABLES)
+@pytest.mark.parametrize(
+    "variable",
+    [VARIABLES[0], *(pytest.param(other, marks=pytest.mark.matrix) for other in VARIABLES[1:])],
+)
 def test_a_companys_authority_is_trusted(
     repository: Repository,
     company: tuple[trustme.CA, Path],
@@ -135,6 +138,7 @@ def test_everything_goes_through_a_companys_proxy_that_opens_tls(
     assert set(repository.tunnels) == {"jars.test:443"}
 
 
+@pytest.mark.matrix
 def test_what_java_itself_trusts_still_counts_beside_a_named_bundle(
     repository: Repository,
     company: tuple[trustme.CA, Path],

@@ -119,6 +119,7 @@ def test_another_database_for_a_running_stack_is_refused(root: Path) -> None:
         control.up(root, UpOptions(port_base=BASE, postgres_dsn="postgresql://127.0.0.1:1/other"))
 
 
+@pytest.mark.matrix
 def test_a_postgres_of_ones_own_serves_instead(tmp_path: Path, endpoints: dict[str, Any]) -> None:
     options = UpOptions(
         port_base=BASE + 100,

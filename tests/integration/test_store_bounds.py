@@ -67,7 +67,9 @@ def appended(connection: psycopg.Connection[Any], stream: str = "order-1", **mor
     [
         ({"metadata": {"n": 10**20}}, "number"),
         ({"metadata": {"a": [{"n": -(2**63) - 1}]}}, "number"),
-        ({"metadata": {"x": "a" * 300_000}}, "more than 262144 bytes"),
+        pytest.param(
+            {"metadata": {"x": "a" * 300_000}}, "more than 262144 bytes", marks=pytest.mark.matrix
+        ),
         ({"metadata": json.loads('{"a":' * 70 + "1" + "}" * 70)}, "deeper"),
         ({"occurred_at": "infinity"}, "occurred_at"),
         ({"occurred_at": "0044-03-15 BC"}, "occurred_at"),
@@ -83,6 +85,7 @@ def test_es_append_refuses_what_could_not_be_shown(
         assert caught.value.sqlstate == "ES004"
 
 
+@pytest.mark.matrix
 def test_es_append_takes_metadata_of_every_kind(dsn: str) -> None:
     metadata = {"a": [1, -2.5, 0.1, 1e-7, None, True, "x"], "b": 2**63 - 1}
     with psycopg.connect(dsn) as connection:
@@ -101,6 +104,7 @@ def test_p1_an_append_in_a_transaction_is_durable_whatever_the_session_says(dsn:
         assert connection.execute("SHOW synchronous_commit").fetchone() == ("off",)
 
 
+@pytest.mark.matrix
 def test_appends_leave_no_versions_of_a_row_behind(dsn: str) -> None:
     """The head is read from the last event, in a few pages, however many appends there were."""
     with psycopg.connect(dsn) as connection:
@@ -175,6 +179,7 @@ def test_a_head_that_goes_backwards_stops_the_store(dsn: str) -> None:
         appended(connection, "order-2")
 
 
+@pytest.mark.matrix
 def test_who_has_the_lease_appends_nothing_once_a_loss_was_found(dsn: str) -> None:
     """The writer took the lease after the loss, and another process found it later."""
 
@@ -209,6 +214,7 @@ def test_a_second_service_knows_types_that_were_born_after_its_start(postgres_ds
     asyncio.run(body())
 
 
+@pytest.mark.matrix
 def test_a_statement_that_takes_too_long_is_given_up_by_all_who_read(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,6 +256,7 @@ def test_archived_events_leave_the_indexes_of_a_large_store_soon(dsn: str) -> No
     assert row[0] <= 0.02
 
 
+@pytest.mark.matrix
 def test_connections_that_the_server_ended_are_not_lent(dsn: str) -> None:
     """Whether one leads somewhere is not asked of the server: it would have said so."""
 

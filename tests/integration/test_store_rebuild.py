@@ -253,6 +253,7 @@ def serves_nobody(http: httpx.Client) -> None:
     until(lambda: "same command again" in http.get("/v1/events").text, "the trouble is told")
 
 
+@pytest.mark.matrix
 def test_a_rebuild_that_died_is_fenced_and_gone_on_with(
     dsn: str, lake: Path, new_database: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -306,6 +307,7 @@ def test_what_differs_is_named_and_a_gap_is_refused(
         rebuilt(LakeEvents(Lake.at(lake)), new_database())
 
 
+@pytest.mark.matrix
 def test_a_missing_schema_version_is_named_and_the_same_command_finishes(
     dsn: str, lake: Path, new_database: Callable[..., str]
 ) -> None:
@@ -322,6 +324,7 @@ def test_a_missing_schema_version_is_named_and_the_same_command_finishes(
     assert compared(events, empty, lake).equal
 
 
+@pytest.mark.matrix
 def test_who_had_the_lease_before_writes_nothing_until_the_store_is_whole(
     dsn: str,
     lake: Path,

@@ -153,6 +153,7 @@ def test_one_stream_is_followed_and_not_those_that_begin_so(http: httpx.Client) 
     assert len(lines.text.splitlines()) == 1
 
 
+@pytest.mark.matrix
 def test_reading_more_than_a_page(http: httpx.Client) -> None:
     def versions(*arguments: str) -> list[int]:
         return [e["version"] for e in answered("read", *arguments)["events"]]
@@ -164,6 +165,7 @@ def test_reading_more_than_a_page(http: httpx.Client) -> None:
     assert versions("--limit", "1200", "--tag", "n:1") == everything[1::2]
 
 
+@pytest.mark.matrix
 def test_archiving_counts_first_and_says_what_stays(
     http: httpx.Client, postgres_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -255,6 +255,7 @@ async def waits(w: World) -> bool:
     return w.groups.waiting == 1
 
 
+@pytest.mark.matrix
 def test_a_consumer_notices_what_another_service_finished(postgres_dsn: str) -> None:
     async def check() -> None:
         async with world(postgres_dsn) as w:

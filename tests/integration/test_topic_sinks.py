@@ -83,6 +83,7 @@ def test_p10_a_swap_and_a_rollback_send_what_differs_and_a_dropped_one_goes_on(
     assert [each.headers.get("penstock-generation") for each in world.received()][2:4] == ["2"] * 2
 
 
+@pytest.mark.matrix
 def test_a_topic_is_made_as_declared_and_refused_otherwise(world: SinkWorld) -> None:
     topics = KafkaTopics(world.stack.required("kafka.bootstrap"))
     world.deploy(", sink_partitions = '3'")
@@ -102,6 +103,7 @@ def test_a_topic_is_made_as_declared_and_refused_otherwise(world: SinkWorld) -> 
     assert sorted(world.changes()) == [("insert", 1, "a"), ("insert", 2, "b")]
 
 
+@pytest.mark.matrix
 def test_a_topic_that_was_made_again_gets_all_rows(world: SinkWorld) -> None:
     world.first_run()
     world.run(words((2, "B")))
@@ -117,6 +119,7 @@ def test_a_topic_that_was_made_again_gets_all_rows(world: SinkWorld) -> None:
     assert sorted(world.changes()) == [("insert", 1, "a"), ("insert", 2, "B")]
 
 
+@pytest.mark.matrix
 def test_columns_that_do_not_go_with_the_topic_stand_still_and_another_topic_gets_all(
     world: SinkWorld,
 ) -> None:
@@ -139,6 +142,7 @@ def test_columns_that_do_not_go_with_the_topic_stand_still_and_another_topic_get
     assert [each.value for each in world.received()] == [{"id": 1, "word": 5}]
 
 
+@pytest.mark.matrix
 def test_a_topic_with_the_changes_of_another_lake_is_refused(
     world: SinkWorld, tmp_path: Path
 ) -> None:

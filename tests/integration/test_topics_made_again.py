@@ -207,6 +207,7 @@ def test_p9_a_store_that_diverged_holds_its_own_topics_alone(reader: Reader) -> 
         run.start()
 
 
+@pytest.mark.matrix
 def test_p9_topics_of_a_connector_that_is_restarted_while_they_grow_and_are_made_again(
     stack: Settings,
     spark: SparkSession,

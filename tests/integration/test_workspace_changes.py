@@ -70,6 +70,7 @@ def categories(http: httpx.Client) -> list[str]:
     return [each["category"] for each in http.get("/v1/deciders").json()["deciders"]]
 
 
+@pytest.mark.matrix
 def test_a_decider_is_changed_added_and_removed(http: httpx.Client, tmp_path: Path) -> None:
     assert buy(http) == 1
     # Of the same size, and within the second in which the file was imported.
@@ -86,6 +87,7 @@ def test_a_decider_is_changed_added_and_removed(http: httpx.Client, tmp_path: Pa
     assert not list(tmp_path.rglob("*.pyc"))
 
 
+@pytest.mark.matrix
 def test_a_broken_decider_is_named_and_the_one_before_goes_on(
     http: httpx.Client, tmp_path: Path
 ) -> None:
@@ -162,6 +164,7 @@ def test_deliveries_follow_their_files(
     assert (len(one.received), len(other.received)) == (2, 1)
 
 
+@pytest.mark.matrix
 def test_a_stopped_delivery_is_named_and_tried_again_when_its_file_is_saved(
     http: httpx.Client, tmp_path: Path, receivers: tuple[HttpReceiver, HttpReceiver]
 ) -> None:

@@ -22,7 +22,13 @@ from tests.support.lake.folding import SOURCE, TABLE, Done, state_of
 SQL = f'SELECT * FROM current."{SOURCE}.{TABLE}"'
 
 
-@pytest.mark.parametrize("policy", [None, FoldPolicy(direct_bytes=0, freshness_s=3600.0)])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        pytest.param(None, marks=pytest.mark.matrix),
+        FoldPolicy(direct_bytes=0, freshness_s=3600.0),
+    ],
+)
 def test_p5_each_epoch_and_each_moment_shows_the_sources_state_at_its_cut(
     lake: Lake, policy: FoldPolicy | None
 ) -> None:
