@@ -209,6 +209,7 @@ def test_p1_p2_random_kills_under_load(service: ServiceProcess, postgres_dsn: st
         assert versions == list(range(80))
 
 
+@pytest.mark.matrix
 def test_a_stop_commits_what_is_queued(service: ServiceProcess, postgres_dsn: str) -> None:
     service.start()
     answers: list[int] = []

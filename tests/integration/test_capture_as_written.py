@@ -52,6 +52,7 @@ def streamed(captured: Captured, table: str) -> list[dict[str, object]]:
     return [captured.row(change).to_pylist()[0] for change in changes]
 
 
+@pytest.mark.matrix
 def test_a_column_of_another_type_does_not_change_older_rows(behind: Behind) -> None:
     tables = ("public.dropped", "public.altered", "public.lost", "public.again")
     captured = behind(

@@ -99,6 +99,7 @@ def test_a_name_keeps_its_tables(source: Workspace, new_source: Callable[[str], 
         source("add", source.source, "--dsn", dsn, "--tables", "a,b")
 
 
+@pytest.mark.matrix
 def test_adding_again_loses_nothing_that_the_file_says(
     source: Workspace, new_source: Callable[[str], str]
 ) -> None:

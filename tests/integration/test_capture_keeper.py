@@ -193,6 +193,7 @@ def test_a_paused_source_takes_changes_of_its_file_and_stays_paused(world: World
     assert world.kept.look() == "running"
 
 
+@pytest.mark.matrix
 def test_a_file_that_is_wrong_is_named_and_changes_nothing(world: World) -> None:
     world.kept.look()
     good = world.workspace.file.read_text()

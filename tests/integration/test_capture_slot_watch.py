@@ -76,6 +76,7 @@ def test_the_slot_follows_while_only_a_table_that_is_not_captured_is_written(
     )
 
 
+@pytest.mark.matrix
 def test_the_keeper_tells_the_numbers_and_raises_an_alarm(
     workspace: tuple[Workspace, str], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -77,6 +77,7 @@ def test_veiled_values_are_the_same_by_snapshot_stream_and_select(veiled: Captur
         assert secret not in sent
 
 
+@pytest.mark.matrix
 def test_what_is_withheld_is_not_published(veiled: Captured) -> None:
     veiled.start()
     name = replication_name(veiled.settings.name, veiled.source.name)

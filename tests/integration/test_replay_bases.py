@@ -150,6 +150,7 @@ def test_p6_final_rows_are_the_same_from_a_savepoint(small: SmallLake, kept_at: 
     assert verify(small.site, "closed").equal
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("failpoint", "hit"),
     [

@@ -148,6 +148,7 @@ def test_a_condition_is_searched_before_the_lock_and_within_one_budget(postgres_
     assert found == [(0, 30000), (1, 29999)]
 
 
+@pytest.mark.matrix
 def test_a_head_that_goes_backwards_stops_the_store(dsn: str) -> None:
     """For who appends in a transaction of their own too, and after a restart of the service."""
 

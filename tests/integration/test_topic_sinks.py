@@ -157,6 +157,7 @@ def test_a_topic_with_the_changes_of_another_lake_is_refused(
     )
 
 
+@pytest.mark.matrix
 def test_a_record_that_kafka_refuses_stops_its_own_sink_alone(world: SinkWorld) -> None:
     world.settings.values["kafka.max_record_bytes"] = Setting(value=20_000, origin="test")
     world.restart()

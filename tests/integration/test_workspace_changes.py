@@ -136,6 +136,7 @@ def delivery(http: httpx.Client) -> dict[str, Any]:
     return dict(found.get("shop", {"state": "absent"}))
 
 
+@pytest.mark.matrix
 def test_deliveries_follow_their_files(
     http: httpx.Client,
     tmp_path: Path,

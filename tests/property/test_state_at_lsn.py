@@ -75,7 +75,9 @@ def opened(lake: Lake, seed: int, policy: FoldPolicy | None) -> tuple[HandLake, 
     return hand, dice
 
 
-@pytest.mark.parametrize("policy", [None, TAILS], ids=["merged", "tail"])
+@pytest.mark.parametrize(
+    "policy", [pytest.param(None, marks=pytest.mark.matrix), TAILS], ids=["merged", "tail"]
+)
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.matrix) for seed in (1, 2))]
 )
