@@ -21,8 +21,8 @@ pytest_plugins = [
     "tests.support.services.object_store",
     "tests.support.services.warm",
     "tests.support.services.whole_stack",
-    "tests.support.services.workers",
     "tests.support.services.tier",
+    "tests.support.services.workers",
     "tests.support.services.run_record",
     "tests.support.sources.databases",
 ]

@@ -37,9 +37,9 @@ from tests.support.oracles.change_facts import (
     truncates,
     typed,
 )
-from tests.support.services.tier import examples
+from tests.support.services.tier import examples, spark_group
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.xdist_group(spark_group())
 
 ODD = pa.schema(
     [

@@ -32,6 +32,7 @@ from tests.support.lake.numbered_rows import (
     refused,
     sorted_rows,
 )
+from tests.support.services.tier import spark_group
 
 ROWS = 60
 SCHEMA = pa.schema(
@@ -54,7 +55,7 @@ SCHEMA = pa.schema(
 )
 LIMIT = Limit(what="rows of a test", most_bytes=2**20)
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = pytest.mark.xdist_group(spark_group())
 
 
 @pytest.fixture(params=["here", "spark"])

@@ -48,7 +48,7 @@ def happen(data: st.DataObject, item: Item) -> None:
             item.tell(rewritten=0)
 
 
-@settings(max_examples=examples(6, matrix=10))
+@settings(max_examples=examples(4, matrix=10))
 @given(st.data())
 def test_p4_columns_follow_ddl_wherever_epochs_are_cut(data: st.DataObject) -> None:
     item = Item()

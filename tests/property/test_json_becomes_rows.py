@@ -30,7 +30,7 @@ def refused_at(told: ToldLake, data: dict[str, Any]) -> str | None:
     return None
 
 
-@settings(max_examples=examples(8, matrix=25))
+@settings(max_examples=examples(5, matrix=25))
 @given(st.lists(st.lists(OBJECTS, min_size=1, max_size=3), min_size=1, max_size=4))
 @example([[{}, {"a": 1}, {"b": {"b": {"c": "x"}}}]])
 @example([[{}], [{"n": 1, "options": {}}], [{"n": 1, "options": {"a": [{}]}}]])

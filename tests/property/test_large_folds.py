@@ -86,7 +86,7 @@ def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(current_module, "slices", lambda rows: cut(rows, most=3))
 
 
-@settings(max_examples=examples(12, matrix=30), deadline=None)
+@settings(max_examples=examples(6, matrix=30), deadline=None)
 @example([AGAIN], False, EXECUTORS)
 @given(
     st.lists(OF_EXECUTORS, min_size=1, max_size=4),

@@ -114,7 +114,7 @@ def possible(drawn: Sequence[Done]) -> list[Done]:
     return done
 
 
-@settings(max_examples=examples(6, matrix=25), phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=examples(4, matrix=25), phases=[Phase.explicit, Phase.generate])
 @given(st.lists(CHANGE, min_size=7, max_size=30), st.booleans())
 @example([Done("u", i, part, None, 7) for i in range(1, 5) for part in "ab"] * 2, False)
 @example([Done("u", i % 4 + 1, "a", f"n{i}", i) for i in range(12)], False)

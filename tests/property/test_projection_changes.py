@@ -103,7 +103,7 @@ def rows_of(lookups: Lookups, served: ServedVersion) -> dict[object, object]:
 
 
 @settings(
-    max_examples=examples(6, matrix=12), deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(4, matrix=12), deadline=None, suppress_health_check=list(HealthCheck)
 )
 @given(seed=st.integers(0, 2**32), steps=st.lists(st.sampled_from(STEPS), max_size=7))
 def test_folding_changes_from_the_beginning_gives_the_rows(

@@ -84,7 +84,7 @@ def small() -> Iterator[DuckEngine]:
 
 @pytest.mark.parametrize("name", CASES)
 @settings(
-    max_examples=examples(10, matrix=20),
+    max_examples=examples(5, matrix=20),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

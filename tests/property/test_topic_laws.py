@@ -264,7 +264,7 @@ def ends_of(records: Sequence[Sequence[Spec]], cuts: Sequence[tuple[int, int]]) 
     crash=failpoints.TYPED_AFTER_TOPIC,
     hit=1,
 )
-@settings(max_examples=examples(8, matrix=25), deadline=None)
+@settings(max_examples=examples(5, matrix=25), deadline=None)
 def test_p1_p8_records_are_once_in_the_log_or_in_quarantine_and_typed_as_an_oracle_reads_them(
     records: tuple[list[Spec], list[Spec]],
     cuts: list[tuple[int, int]],

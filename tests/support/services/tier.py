@@ -1,4 +1,4 @@
-"""How many examples of a law are tried: few in `make test`, more in the whole matrix.
+"""What `make test` does otherwise than the matrix: fewer examples of a law, one Spark session.
 
 A pytest plugin module. A test that is named on the command line tries as many as the matrix does.
 """
@@ -19,3 +19,12 @@ def pytest_configure(config: pytest.Config) -> None:
 def examples(number: int, *, matrix: int) -> int:
     """Return how many examples to try, given how many `make test` and the matrix try."""
     return number if _default_tier else matrix
+
+
+def spark_group() -> str:
+    """Return whose worker runs the tests that ask for Spark without the warm stack.
+
+    In `make test` they are few, and go to the worker of the warm stack: its session is begun
+    already. In the matrix they are half of the work, and have a worker and a session of their own.
+    """
+    return "stack" if _default_tier else "spark"

@@ -1,12 +1,12 @@
 """Which worker runs what, where `make test` gives a run two of them (pytest-xdist, loadgroup).
 
-A pytest plugin module. Each of the three long groups is one worker's: the tests of the warm stack,
-those that ask for Spark alone, and those of the whole stack. What they share is started once per
-group; only a Spark session is begun in two of them. Every other file is a group of its own: its
-fixtures are made once, too. Groups are given out in the order of their first tests: the warm stack,
-Spark and the whole stack, then folders whose files take long, then folders of quick files, so that
-no worker is left with a long group while the other has nothing to do. Without workers nothing of
-this has an effect.
+A pytest plugin module. Each of the long groups is one worker's: the tests of the warm stack, those
+that ask for Spark alone (in `make test` a part of the former), and those of the whole stack. What
+they share is started once per group. Every other file is a group of its own: its fixtures are made
+once, too. Groups are given out in the order of their first tests: the warm stack, Spark and the
+whole stack, then folders whose files take long, then folders of quick files, so that no worker is
+left with a long group while the other has nothing to do. Without workers nothing of this has an
+effect.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import os
 from collections.abc import Generator
 
 import pytest
+
+from tests.support.services.tier import spark_group
 
 SHARED = frozenset({"stack", "spark", "s3"})
 """Fixtures of the session that cost much to start."""
@@ -62,7 +64,7 @@ def _group(item: pytest.Item) -> str:
         return "whole"
     if SHARED.isdisjoint(fixtures):
         return item.nodeid.partition("::")[0]
-    return "stack" if "stack" in fixtures else "spark"
+    return "stack" if "stack" in fixtures else spark_group()
 
 
 def _rank(item: pytest.Item) -> int:
