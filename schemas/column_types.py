@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from kernel.errors import SchemaViolation
 from schemas import debezium
 from schemas.lake_columns import lake_columns
+from schemas.pg_decimals import decimal_in
 from schemas.pg_exact import ExactReading
 from schemas.pg_moments import MICROS_MAX, MICROS_MIN, time_text
 from schemas.pg_text import read_column
@@ -64,6 +65,12 @@ class ColumnType:
     build: Build | None = None
     source: SourceColumn | None = None
     lost: Callable[[Any], str | None] | None = None
+
+    def called(self, name: str) -> ColumnType:
+        """Return the type as that of a column of this name, which messages then say."""
+        return (
+            self if self.source is None else replace(self, source=replace(self.source, name=name))
+        )
 
     def read(self, values: pa.Array) -> ExactReading:
         """Make a column of PostgreSQL's text, for a type with `source`."""
@@ -190,12 +197,15 @@ def _is_foreign(avro: Mapping[str, Any]) -> bool:
 def _numeric(source: debezium.SourceType) -> ColumnType:
     if source.decimal is None:
         return ColumnType(pa.string(), debezium.numeric_text)
-    precision, scale = source.decimal
-    return ColumnType(
-        pa.decimal128(precision, scale),
-        lambda text: debezium.decimal_of(text, scale),
-        lost=debezium.not_a_number,
-    )
+    kind = pa.decimal128(*source.decimal)
+
+    def convert(text: str) -> Decimal | None:
+        return decimal_in(debezium.numeric_text(text), kind)
+
+    def lost(text: str) -> str | None:
+        return debezium.numeric_text(text) if convert(text) is None else None
+
+    return ColumnType(kind, convert, lost=lost)
 
 
 def _list(avro: Mapping[str, Any], named: dict[str, Any]) -> ColumnType:

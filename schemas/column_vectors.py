@@ -16,13 +16,12 @@ import pyarrow.compute as pc
 from schemas import debezium
 from schemas.avro_vectors import Path, read_columns
 from schemas.column_types import ColumnType
+from schemas.pg_decimals import has_long
 from schemas.pg_moments import DATE_MAX, DATE_MIN, MICROS_MAX, MICROS_MIN
-from schemas.pg_types import DECIMAL_DIGITS
 
 FEW = 8
 """Below so many records the way row by row is as quick."""
 
-_LONGEST_TEXT = DECIMAL_DIGITS + len("-.")
 _MARK_BYTES = debezium.PLACEHOLDER.encode()
 
 
@@ -105,18 +104,9 @@ def _cast(raw: pa.Array, kind: ColumnType) -> pa.Array:
     plain = kind.convert is None and kind.build is None
     arrow_reads = pa.types.is_decimal(kind.arrow) or pa.types.is_timestamp(kind.arrow)
     text = pa.types.is_string(raw.type) and arrow_reads
-    if plain or (text and not _is_long(raw)):
+    if plain or (text and not has_long(raw)):
         return raw.cast(kind.arrow)
     return kind.array(raw.to_pylist())
-
-
-def _is_long(texts: pa.Array) -> bool:
-    """Say whether a text is longer than any decimal or moment of the lake.
-
-    The connector writes a numeric(5, -2) with 2046 zeros behind its point, and Arrow's cast makes a
-    decimal zero of that without a word.
-    """
-    return bool((pc.max(pc.binary_length(texts)).as_py() or 0) > _LONGEST_TEXT)
 
 
 def _marked(raw: pa.Array) -> pa.Array | None:

@@ -159,13 +159,20 @@ def _with_left(table: pa.Table, left: pa.Array | None) -> pa.Table:
 def _columns(
     shape: RecordShape, rows: list[dict[str, Any] | None]
 ) -> tuple[list[pa.Array], dict[int, dict[str, str]]]:
-    """Return the columns, and the texts of values that they cannot hold, by row and column."""
+    """Return the columns, and the texts of values that they cannot hold, by row and column.
+
+    Raises `SchemaViolation` with the column's name for a value that is none of its type.
+    """
     columns: list[pa.Array] = []
     exact: dict[int, dict[str, str]] = {}
     for name, own, kind in zip(shape.schema.names, shape.fields, shape.types, strict=True):
         values = [None if row is None else row[own] for row in rows]
-        columns.append(kind.array(values))
-        for place, text in kind.lost_texts(values).items():
+        try:
+            columns.append(kind.array(values))
+            lost = kind.lost_texts(values)
+        except (pa.ArrowException, ValueError, ArithmeticError) as error:
+            raise SchemaViolation(f"column {own} of type {kind.arrow}: {error}") from error
+        for place, text in lost.items():
             exact.setdefault(place, {})[name] = text
     return columns, exact
 
@@ -220,7 +227,10 @@ def _has_list(row: dict[str, Any]) -> bool:
 def _shape(record: dict[str, Any], called: Callable[[Sequence[str]], Sequence[str]]) -> RecordShape:
     names = [str(field["name"]) for field in record["fields"]]
     named = opened(record)
-    types = [column_type(field["type"], named) for field in record["fields"]]
+    types = [
+        column_type(field["type"], named).called(name)
+        for name, field in zip(names, record["fields"], strict=True)
+    ]
     known = [
         (name, column, kind)
         for name, column, kind in zip(names, called(names), types, strict=True)

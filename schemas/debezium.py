@@ -143,15 +143,6 @@ def numeric_text(text: str) -> str:
     return _SPECIAL.get(text, text)
 
 
-def decimal_of(text: str, scale: int) -> Decimal | None:
-    """Parse a numeric of a declared scale. NaN, which no decimal column can hold, becomes None."""
-    if text in _SPECIAL:
-        return None
-    if scale == 0:
-        return Decimal(text.partition(".")[0])
-    return Decimal(text)
-
-
 def clamped_date(days: int) -> int:
     """Saturate days since 1970-01-01 to the lake's range, infinities included."""
     if DATE_MIN <= days <= DATE_MAX:
@@ -176,11 +167,6 @@ def clamped_zoned(text: str) -> str:
     if text.startswith(("+", "i")):
         return "9999-12-31T23:59:59.999999Z"
     return text if not text.startswith("0000") else "0001-01-01T00:00:00Z"
-
-
-def not_a_number(text: str) -> str | None:
-    """Return PostgreSQL's word for a numeric that no decimal is, None for any other."""
-    return _SPECIAL.get(text)
 
 
 def lost_date(days: int) -> str | None:

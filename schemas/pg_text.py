@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from kernel.errors import SchemaViolation
 from schemas.pg_arrays import array_texts
+from schemas.pg_decimals import decimals
 from schemas.pg_doubles import geometry_text
 from schemas.pg_exact import ExactReading, exact_column, with_exact
 from schemas.pg_moments import date_of, micros_of
@@ -66,7 +67,7 @@ def _reader(column: SourceColumn) -> Read:
     if pa.types.is_boolean(kind):
         return _boolean
     if pa.types.is_decimal(kind):
-        return _money if column.type == "money" else lambda texts: _decimal(texts, kind)
+        return _money if column.type == "money" else lambda texts: decimals(texts, kind)
     if pa.types.is_binary(kind):
         return lambda texts: ExactReading(_bytes(texts))
     if pa.types.is_date32(kind):
@@ -84,14 +85,6 @@ def _boolean(texts: pa.Array) -> ExactReading:
     if not pc.all(known).as_py() and len(texts):
         raise ValueError("neither t nor f")
     return ExactReading(pc.if_else(pc.is_valid(texts), true, None) if texts.null_count else true)
-
-
-def _decimal(texts: pa.Array, kind: pa.DataType) -> ExactReading:
-    nan = pc.equal(texts, "NaN")
-    if not pc.any(nan).as_py():
-        return ExactReading(texts.cast(kind))
-    lost = pc.fill_null(nan, False)
-    return ExactReading(pc.if_else(lost, None, texts).cast(kind), lost)
 
 
 def _money(texts: pa.Array) -> ExactReading:

@@ -45,6 +45,8 @@ import org.postgresql.util.PGInterval;
 public final class PostgresText implements CustomConverter<SchemaBuilder, RelationalColumn> {
     private static final String TEXT = "penstock.text";
     private static final String COLUMN = "penstock.column";
+    /** Stands with a column of the stream of whose type Debezium sees all. */
+    static final String NOT_DESCRIBED = "";
     private static final int FIRST_USER_OID = 16384;
     private static final int BIT = 1560;
     private static final int DATE = 1082;
@@ -105,10 +107,15 @@ public final class PostgresText implements CustomConverter<SchemaBuilder, Relati
         }
     }
 
-    /** Returns what {@link RelationsOfWal} found, or what the settings say of that type; else null. */
+    /**
+     * Returns what {@link RelationsOfWal} found; of a column of a snapshot, what the settings say of that
+     * type; else null. The settings are of the time at which the connector was configured: a column of the
+     * stream may be of a domain's base type by now, which has the same oid.
+     */
     private String description(RelationalColumn column) {
-        if (column.charsetName() != null) {
-            return column.charsetName();
+        String found = column.charsetName();
+        if (found != null) {
+            return found.equals(NOT_DESCRIBED) ? null : found;
         }
         Described described = columns.get(column.dataCollection() + "." + column.name());
         return described != null && described.oid() == column.nativeType() ? described.text() : null;

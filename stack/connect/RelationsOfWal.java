@@ -224,7 +224,8 @@ final class RelationsOfWal extends PgOutputMessageDecoder {
         boolean optional = relation.nullable.contains(place) || live.isOptional() && !key.contains(live.name());
         String description = described.of(relation.id, TwinColumns.real(said.name()), type, said.type(), said.modifier());
         // Of all that a converter is told of a column, this says nothing else in PostgreSQL.
-        ColumnEditor editor = live.edit().optional(optional).charsetName(description);
+        ColumnEditor editor = live.edit().optional(optional)
+                .charsetName(description == null ? PostgresText.NOT_DESCRIBED : description);
         if (isEnum(type)) {
             // Debezium would read the table from the catalog again at every label that is new to it.
             editor.type("text");

@@ -54,19 +54,23 @@ def streamed(captured: Captured, table: str) -> list[dict[str, object]]:
 
 @pytest.mark.matrix
 def test_a_column_of_another_type_does_not_change_older_rows(behind: Behind) -> None:
-    tables = ("public.dropped", "public.altered", "public.lost", "public.again")
+    tables = ("public.dropped", "public.altered", "public.lost", "public.again", "public.priced")
     captured = behind(
         tables,
         """
         CREATE TABLE dropped (id int PRIMARY KEY, note text DEFAULT 'none', state mood);
         CREATE TABLE altered (id int PRIMARY KEY, note text, amount numeric(9, 2));
         CREATE TABLE lost (id int PRIMARY KEY, amount numeric(9, 2) NOT NULL, at timestamptz);
-        CREATE TABLE again (id int PRIMARY KEY, note text NOT NULL)
+        CREATE TABLE again (id int PRIMARY KEY, note text NOT NULL);
+        CREATE DOMAIN price AS numeric(10, 2);
+        CREATE DOMAIN flags AS bit(3);
+        CREATE TABLE priced (id int PRIMARY KEY, amount price, paid price, due int, seen flags)
         """,
         "INSERT INTO dropped VALUES (1, 'line one', 'ok'), (2, '7', 'sad')",
         "INSERT INTO altered VALUES (1, '12', 1.5)",
         "INSERT INTO lost VALUES (1, 2.5, '2020-01-01 00:00Z')",
         "INSERT INTO again VALUES (1, 'first')",
+        "INSERT INTO priced VALUES (1, 1.5, 2.5, 3, B'101')",
         "ALTER TABLE dropped DROP note, DROP state, ADD note int DEFAULT 3, ADD state int[]",
         "ALTER TABLE altered ALTER note TYPE int USING note::int",
         "ALTER TABLE altered ALTER amount TYPE bool USING true",
@@ -74,6 +78,9 @@ def test_a_column_of_another_type_does_not_change_older_rows(behind: Behind) -> 
         "DROP TABLE again; CREATE TABLE again (note date, id bigint PRIMARY KEY)",
         "INSERT INTO dropped VALUES (3, 8, '{1,2}')",
         "INSERT INTO altered VALUES (2, 13, false)",
+        "ALTER TABLE priced ALTER amount TYPE numeric, ALTER paid TYPE numeric(14, 4),"
+        " ALTER due TYPE price, ALTER seen TYPE bit(1) USING B'1'",
+        "INSERT INTO priced VALUES (2, 'Infinity', 9876543210.0001, 'NaN', B'0')",
     )
     rows = {table: streamed(captured, table) for table in tables}
     dropped = rows["public.dropped"]
@@ -96,6 +103,11 @@ def test_a_column_of_another_type_does_not_change_older_rows(behind: Behind) -> 
         "2020-01-01 00:00:00+00:00",
     )
     assert rows["public.again"] == [{"id": 1, "note": "first"}]
+    own = ("amount", "paid", "due", "seen", "_exact")
+    assert [[row.get(name) for name in own] for row in rows["public.priced"]] == [
+        [Decimal("1.50"), Decimal("2.50"), 3, "101", None],
+        ["Infinity", Decimal("9876543210.0001"), None, False, '{"due":"NaN"}'],
+    ]
     assert {change.key is None for _, change in captured.changes} == {False}
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from datetime import date, timedelta
+from decimal import Decimal
 
 import fastavro
 import pyarrow as pa
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 
 from kernel.errors import SchemaViolation
 from schemas import debezium
+from schemas.column_vectors import FEW
 from schemas.columns import UNCHANGED_COLUMNS, decode_rows
 from schemas.pg_doubles import double_text, geometry_text
 from schemas.pg_exact import EXACT, carried_exact
@@ -46,9 +49,39 @@ def test_what_a_column_cannot_hold_stays_beside_it() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "held", "beside"),
+    [
+        ("1.50", "1.50", False),
+        ("-99999999.99", "-99999999.99", False),
+        ("150." + "0" * 2046, "150.00", False),
+        ("0." + "0" * 2046, "0.00", False),
+        ("Infinity", None, True),
+        ("-Infinity", None, True),
+        ("100000000.00", None, True),
+        ("1.505", None, True),
+        ("1." + "0" * 2045 + "1", None, True),
+        ("9" * 4000, None, True),
+    ],
+)
+def test_a_number_is_exact_in_its_decimal_or_beside_it(
+    text: str, held: str | None, beside: bool
+) -> None:
+    array = replace(PRICE, name="prices", is_array=True, dimensions=1)
+    texts = pa.table({"price": [text, None], "prices": [f"{{{text},NULL}}", None]})
+    table = text_to_lake([PRICE, array], texts)
+    value = None if held is None else Decimal(held)
+    assert table["price"].to_pylist() == [value, None]
+    assert table["prices"].to_pylist() == [[value, None], None]
+    exact = {"price": text, "prices": f"{{{text},NULL}}"}
+    found = table[EXACT].to_pylist() if EXACT in table.column_names else [None, None]
+    assert [each and json.loads(each) for each in found] == [exact if beside else None, None]
+
+
+@pytest.mark.parametrize(
     ("kind", "text"),
     [
         ("int4", "x"),
+        ("numeric", "x"),
         ("bool", "maybe"),
         ("date", "soon"),
         ("timestamptz", "2024"),
@@ -56,8 +89,9 @@ def test_what_a_column_cannot_hold_stays_beside_it() -> None:
     ],
 )
 def test_text_of_another_type_is_a_schema_violation(kind: str, text: str) -> None:
-    with pytest.raises(SchemaViolation, match=f"of type {kind}"):
-        text_to_lake([SourceColumn(name="c", type=kind)], pa.table({"c": [text]}))
+    column = SourceColumn(name="c", type=kind, modifier=modifier_of(10, 2))
+    with pytest.raises(SchemaViolation, match=f"column c of type {kind}"):
+        text_to_lake([column], pa.table({"c": [text]}))
 
 
 @pytest.mark.parametrize(
@@ -93,24 +127,42 @@ def envelope(*columns: dict[str, object]) -> dict[str, object]:
     }
 
 
-def test_the_connectors_text_is_read_alike_and_unchanged_texts_are_left_alone() -> None:
-    def spelled(column: SourceColumn) -> dict[str, object]:
-        parameters = {debezium.TEXT: "1", "penstock.column": type_text(column)}
-        kind = {"type": "string", "connect.parameters": parameters}
-        return {"name": column.name, "type": ["null", kind], "default": None}
+def spelled(column: SourceColumn) -> dict[str, object]:
+    """Return the field of a column that travels as PostgreSQL's text."""
+    parameters = {debezium.TEXT: "1", "penstock.column": type_text(column)}
+    kind = {"type": "string", "connect.parameters": parameters}
+    return {"name": column.name, "type": ["null", kind], "default": None}
 
-    schema = envelope(spelled(PRICE), spelled(GRID))
-    rows = [
-        {"price": "NaN", "grid": "{{1},{2}}"},
-        {"price": "2.00", "grid": debezium.PLACEHOLDER},
-    ]
+
+def decoded(schema: dict[str, object], rows: list[dict[str, object]]) -> pa.Table:
+    """Encode after-images of rows and read them again."""
     framed = []
     for row in rows:
         body = io.BytesIO()
         parsed = fastavro.parse_schema(json.loads(json.dumps(schema)))
         fastavro.schemaless_writer(body, parsed, {"before": None, "after": row})
         framed.append(frame(1, body.getvalue()))
-    table = decode_rows(framed, json.dumps(schema), "after")
+    return decode_rows(framed, json.dumps(schema), "after")
+
+
+@pytest.mark.parametrize("rows", [1, FEW])
+def test_a_value_that_is_none_of_its_column_s_type_is_said_with_the_column_s_name(
+    rows: int,
+) -> None:
+    grid = replace(GRID, name="Größe")
+    with pytest.raises(SchemaViolation, match=r"column Größe of type int4.*soon"):
+        decoded(envelope(spelled(grid)), [{"Größe": "{{soon}}"}] * rows)
+    small = {"name": "small", "type": {"type": "int", "connect.type": "int16"}}
+    with pytest.raises(SchemaViolation, match=r"column small of type int16.*40000"):
+        decoded(envelope(small), [{"small": 40000}] * rows)
+
+
+def test_the_connectors_text_is_read_alike_and_unchanged_texts_are_left_alone() -> None:
+    rows = [
+        {"price": "NaN", "grid": "{{1},{2}}"},
+        {"price": "2.00", "grid": debezium.PLACEHOLDER},
+    ]
+    table = decoded(envelope(spelled(PRICE), spelled(GRID)), rows)
     assert table["grid"].to_pylist() == [[[1], [2]], None]
     assert table[EXACT].to_pylist() == ['{"price":"NaN"}', None]
     assert table[UNCHANGED_COLUMNS].to_pylist() == [None, ["grid", EXACT]]
