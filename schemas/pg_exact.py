@@ -21,7 +21,15 @@ import pyarrow as pa
 
 from schemas.pg_types import EXACT
 
-__all__ = ["EXACT", "ExactReading", "carried_exact", "exact_column", "exact_texts", "with_exact"]
+__all__ = [
+    "EXACT",
+    "ExactReading",
+    "carried_exact",
+    "exact_column",
+    "exact_texts",
+    "renamed_exact",
+    "with_exact",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +68,15 @@ def exact_texts(found: Mapping[int, Mapping[str, str]], rows: int) -> pa.Array |
             dict(sorted(values.items())), ensure_ascii=False, separators=(",", ":")
         )
     return pa.array(texts, pa.string())
+
+
+def renamed_exact(text: str, called: Mapping[str, str | None]) -> str | None:
+    """Return `_exact` of a row whose columns are `called` otherwise now; None: which are gone."""
+    said: dict[str, str] = json.loads(text)
+    kept = {name: exact for name, exact in said.items() if name not in called}
+    kept |= {new: said[old] for old, new in called.items() if new is not None and old in said}
+    texts = exact_texts({0: kept} if kept else {}, 1)
+    return None if texts is None else str(texts[0])
 
 
 def carried_exact(own: object, before: object, left: Collection[str]) -> str | None:

@@ -14,6 +14,7 @@ from schemas.pg_types import DECIMAL_DIGITS, SourceColumn, decimal_of, lake_type
 _INTEGERS = {"int2": 5, "int4": 10, "int8": 19}
 """Types and the digits that their values have at most."""
 _ARROW_INTEGERS = (pa.int16(), pa.int32(), pa.int64())
+_INTEGER_DIGITS = (*_INTEGERS.values(),)
 _TEXTS = frozenset(("text", "varchar", "name"))
 _TIMES = frozenset(("time", "timetz", "timestamp", "timestamptz"))
 
@@ -52,6 +53,23 @@ def common_type(old: pa.DataType, new: pa.DataType) -> pa.DataType | None:
         item = common_type(old.value_type, new.value_type)
         return None if item is None else pa.list_(item)
     return None
+
+
+def wider_type(stored: pa.DataType, kind: pa.DataType) -> pa.DataType | None:
+    """Return the type that holds what the lake has of a column, and what the source made of it.
+
+    Older values may be wider than the source's own were when DDL made them `kind`. None where no
+    type holds both.
+    """
+    if pa.types.is_list(stored) and pa.types.is_list(kind):
+        item = wider_type(stored.value_type, kind.value_type)
+        return None if item is None else pa.list_(item)
+    if pa.types.is_integer(stored) and pa.types.is_string(kind):
+        return kind
+    if stored in _ARROW_INTEGERS and pa.types.is_decimal(kind):
+        digits = _INTEGER_DIGITS[_ARROW_INTEGERS.index(stored)]
+        stored = pa.decimal128(digits, 0)
+    return common_type(stored, kind)
 
 
 def event_type(old: pa.DataType, new: pa.DataType) -> pa.DataType | None:

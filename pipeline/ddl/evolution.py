@@ -21,7 +21,6 @@ import pyarrow.compute as pc
 
 from pipeline.ddl.held_tables import Hold
 from pipeline.ddl.steps import (
-    EXACT,
     NOTHING,
     Added,
     Dropped,
@@ -37,6 +36,7 @@ from pipeline.ddl.steps import (
 from pipeline.order import high_of, low_of, places_of
 from schemas.columns import envelope_shape
 from schemas.lake_columns import OF_CHANGES, captured_name
+from schemas.pg_exact import EXACT
 from schemas.pg_text import text_to_lake
 from schemas.pg_types import lake_type
 from schemas.records import Operation
@@ -46,7 +46,7 @@ from schemas.schema_change import (
     SchemaChange,
     TableColumn,
 )
-from schemas.widening import common_type, followed_type
+from schemas.widening import common_type, followed_type, wider_type
 
 Shape = dict[str, pa.DataType]
 
@@ -204,6 +204,8 @@ def _column_steps(
     if kind is None:
         return hold_of(message, f"column {new.name} was {old.declared} and is {new.declared}")
     target = stored_type(old, kind, stored)
+    if target is None:
+        return hold_of(message, f"column {new.name} is {stored}, which {new.declared} cannot hold")
     if target != stored:
         steps.append(Retyped(new.name, target))
     labels = {
@@ -218,14 +220,15 @@ def _column_steps(
     return steps
 
 
-def stored_type(old: TableColumn, kind: pa.DataType, stored: pa.DataType) -> pa.DataType:
+def stored_type(old: TableColumn, kind: pa.DataType, stored: pa.DataType) -> pa.DataType | None:
     """Return the type that the lake's column has once its values are of `kind`.
 
-    A masked or hashed column is of another type here than there: it stays.
+    A masked or hashed column is of another type here than there: it stays. None where no type
+    holds what the lake has: values that were wider than the source's own before the change.
     """
     if common_type(stored, lake_type(old.column)) != stored:
         return stored
-    return common_type(stored, kind) or kind
+    return wider_type(stored, kind)
 
 
 def hold_of(message: Told, reason: str) -> Hold:

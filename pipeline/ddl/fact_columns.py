@@ -69,10 +69,11 @@ def _followed(message: Told, shape: Shape) -> tuple[Step, ...]:
         kind, stored = followed_type(old.column, new.column), shape[old.name]
         if old.name != new.name:
             steps.append(Renamed(old.name, new.name))
-        target = lake_type(new.column) if kind is None else stored_type(old, kind, stored)
-        if kind is None and stored == lake_type(old.column) != target:
-            steps.append(SetAside(new.name, stored))
-        elif kind is not None and target != stored:
+        target = None if kind is None else stored_type(old, kind, stored)
+        own = common_type(stored, lake_type(old.column)) == stored
+        if target is None and own and stored != lake_type(new.column):
+            steps.extend(_set_aside(new.name, stored))
+        elif target is not None and target != stored:
             steps.append(Retyped(new.name, target))
     fresh = after.items() if message.before is not None else ()
     added = [column for attnum, column in fresh if attnum not in before]
@@ -102,10 +103,15 @@ def _fitted(
             common = common_type(known, kind)
             if common is None:
                 high, low = order
-                place: tuple[Order, tuple[Step, ...]] = (high, low - 1), (SetAside(name, known),)
+                place = (high, low - 1), _set_aside(name, known)
                 steps = sorted([*steps, place], key=lambda step: step[0])
                 needed.pop(name, None)
                 types[name] = kind
             elif known != common or kind != common:
                 needed[name] = types[name] = common
     return Evolution(steps=tuple(steps), types=needed)
+
+
+def _set_aside(name: str, stored: pa.DataType) -> tuple[Step, ...]:
+    """Set a column aside as it is stored: older rows of the source may be of a narrower type."""
+    return Retyped(name, stored), SetAside(name, stored)

@@ -5,7 +5,6 @@ One function for all rows: images on their way to a table, and those that a tabl
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -17,9 +16,7 @@ import pyarrow.compute as pc
 
 from pipeline.ddl.unchanged_values import UNCHANGED
 from schemas.lake_columns import TWIN
-
-EXACT = "_exact"
-"""Column with the originals of values that their column cannot hold: JSON, by column name."""
+from schemas.pg_exact import EXACT, renamed_exact
 
 Order = tuple[int, int]
 """Place in a source's stream: high and low, see `pipeline.order`."""
@@ -163,7 +160,9 @@ def apply(rows: pa.Table, steps: Iterable[Step]) -> pa.Table:
                 n = rows.num_rows
                 column = pa.repeat(pa.scalar(value, kind), n) if n else pa.array([], kind)
                 # A dropped column may have had that name but for letter case.
-                rows = rows.drop_columns([each for each in _called(rows, name) if each != name])
+                before = _called(rows, name)
+                rows = _exact_called(rows, dict.fromkeys(before))
+                rows = rows.drop_columns([each for each in before if each != name])
                 rows = _put(rows, name, pa.chunked_array([column]))
             case Renamed(old, new):
                 rows = _renamed(rows, old, new)
@@ -247,11 +246,9 @@ def _renamed(rows: pa.Table, old: str, new: str) -> pa.Table:
     if old not in rows.schema.names:
         return rows
     # A dropped column had that name before: its values are in the log.
-    rows = rows.drop_columns([name for name in _called(rows, new) if name != old])
-    rows = rows.rename_columns({old: new})
-    if EXACT in rows.schema.names:
-        exact = [text and _exact_renamed(text, old, new) for text in rows[EXACT].to_pylist()]
-        rows = _put(rows, EXACT, pa.chunked_array([pa.array(exact, pa.string())]))
+    gone = [name for name in _called(rows, new) if name != old]
+    rows = _exact_called(rows, {**dict.fromkeys(gone), old: new})
+    rows = rows.drop_columns(gone).rename_columns({old: new})
     if UNCHANGED not in rows.schema.names:
         return rows
     named = [
@@ -262,14 +259,19 @@ def _renamed(rows: pa.Table, old: str, new: str) -> pa.Table:
 
 
 def _set_aside(rows: pa.Table, name: str, aside: str) -> pa.Table:
+    rows = _exact_called(rows, {name: aside})
     values = rows[name]
     if aside in rows.schema.names:
         values = pc.coalesce(rows[aside], values)
     return _put(rows.drop_columns([name]), aside, values)
 
 
-def _exact_renamed(text: str, old: str, new: str) -> str:
-    return json.dumps({new if name == old else name: v for name, v in json.loads(text).items()})
+def _exact_called(rows: pa.Table, called: Mapping[str, str | None]) -> pa.Table:
+    """Let `_exact` call columns as they are called from now on; None: their values are gone."""
+    if EXACT not in rows.schema.names or not called:
+        return rows
+    exact = [text and renamed_exact(text, called) for text in rows[EXACT].to_pylist()]
+    return _put(rows, EXACT, pa.chunked_array([pa.array(exact, pa.string())]))
 
 
 def _relabelled(column: pa.ChunkedArray, labels: Mapping[str, str]) -> pa.ChunkedArray:

@@ -22,7 +22,6 @@ from lake.layout import Lake
 from lake.table_columns import UTC_MICROS
 from lake.tables import TableAt, Tables
 from lake.writer import Guard, reached
-from pipeline.ddl.steps import EXACT
 from pipeline.ddl.table_rewrites import fit
 from pipeline.installs.install_book import Install
 from pipeline.installs.installation import generation_root
@@ -41,6 +40,7 @@ from pipeline.typed.columns import (
     TIME,
     TRANSACTION,
 )
+from schemas.pg_exact import EXACT
 from schemas.pg_text import text_to_lake
 from schemas.records import Operation
 

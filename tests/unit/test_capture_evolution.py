@@ -47,7 +47,7 @@ def numeric(precision: int, scale: int) -> SourceColumn:
 def test_a_renamed_column_is_renamed_wherever_it_is_named() -> None:
     rows = apply(ROWS, [Renamed("mood", "state")])
     assert rows.column_names == ["id", "state", "_exact", "__unchanged"]
-    assert rows["_exact"].to_pylist() == ['{"state": "x", "id": "y"}', None]
+    assert rows["_exact"].to_pylist() == ['{"id":"y","state":"x"}', None]
     assert rows["__unchanged"].to_pylist() == [["state"], None]
 
 

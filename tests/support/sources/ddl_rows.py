@@ -15,19 +15,22 @@ import pyarrow.compute as pc
 
 from kernel.positions import Epoch
 from lake.layout import Lake, changes_log, current_name
-from lake.table_columns import CHANGES, SCHEMA_TABLE
+from lake.table_columns import CHANGES, SCHEMA_TABLE, TRANSACTIONS_TABLE
 from lake.tables import TableAt, Tables
 from lake.writer import ArrowWriter, Guard
 from pipeline.current.tables import CurrentTables
 from pipeline.current.tail import FoldPolicy
 from pipeline.ddl.held_tables import Hold
 from pipeline.ddl.table_plans import SchemaFollower
+from schemas.pg_types import SourceColumn
 from schemas.registry import MemoryRegistry
 from schemas.wire import frame
 
 SOURCE, TABLE = "shop", "public.item"
 START = datetime(2020, 1, 1, tzinfo=UTC)
 AVRO = {"int4": "int", "int8": "long", "text": "string", "mood": "string", "bool": "boolean"}
+TYPES: dict[str, tuple[SourceColumn, object]] = {}
+"""Further types by what DDL calls them: as the event trigger tells of them, and their Avro."""
 
 
 @dataclass
@@ -42,15 +45,17 @@ class Column:
 
     def told(self) -> dict[str, object]:
         """Return what the event trigger tells of it."""
+        plain = SourceColumn(name="", type=self.type, kind="e" if self.type == "mood" else "b")
+        source, _ = TYPES.get(self.type, (plain, None))
         return {
             "attnum": self.attnum,
             "name": self.name,
             "declared": self.type,
-            "type": self.type,
-            "kind": "e" if self.type == "mood" else "b",
-            "modifier": -1,
-            "is_array": False,
-            "dimensions": 0,
+            "type": source.type,
+            "kind": source.kind,
+            "modifier": source.modifier,
+            "is_array": source.is_array,
+            "dimensions": source.dimensions,
             "not_null": False,
             "generated": "",
             "default": self.missing is not None,
@@ -164,7 +169,8 @@ class Item:
 
     @staticmethod
     def _field(column: Column) -> dict[str, object]:
-        return {"name": column.name, "type": ["null", AVRO[column.type]]}
+        _, avro = TYPES.get(column.type, (None, AVRO.get(column.type)))
+        return {"name": column.name, "type": ["null", avro]}
 
     def _encoded(self, schema: dict[str, object], value: object) -> tuple[int, bytes]:
         number = self.registry.register(json.dumps(schema), json.dumps(schema))
@@ -207,7 +213,8 @@ class Folding:
     def fold(self, entries: Sequence[dict[str, object]]) -> None:
         """Fold the newest epoch; a repetition after a crash changes nothing."""
         rows = self.tables.read(
-            self.lake.path(changes_log(SOURCE)), where=pc.field("epoch") == self.epoch
+            self.lake.path(changes_log(SOURCE)),
+            where=(pc.field("epoch") == self.epoch) & (pc.field("table") != TRANSACTIONS_TABLE),
         )
         assert rows is not None
         names = pc.unique(rows["table"]).to_pylist()
