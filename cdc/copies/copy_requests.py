@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from cdc.copies.copy_wanted import joining_tables
 from lake.layout import Lake
 from lake.tables import Tables
 from pipeline.installs.install_book import JOIN, WANT, InstallBook, InstallEntry, hold, request
@@ -51,10 +52,4 @@ def joined(lake: Lake, source: str, captured: Iterable[str]) -> None:
 
 
 def _joining(book: InstallBook, source: str) -> set[str]:
-    found: set[str] = set()
-    for entry in book.entries():
-        if entry.source == source and entry.kind == JOIN:
-            found |= set(entry.detail["tables"])
-        elif entry.source == source and entry.kind == WANT and entry.detail.get("joined"):
-            found -= set(entry.detail["tables"])
-    return found
+    return joining_tables([entry for entry in book.entries() if entry.source == source])

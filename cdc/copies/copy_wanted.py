@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from cdc.copies.copy_plan import CopyPlan, plan_of
-from pipeline.installs.install_book import ALL, DONE, INSTALL, RUN, WANT, InstallEntry, install_of
+from pipeline.installs.install_book import (
+    ALL,
+    DONE,
+    INSTALL,
+    JOIN,
+    RUN,
+    STRAND,
+    WANT,
+    InstallEntry,
+    install_of,
+)
+from pipeline.position.progress import Progress
 from projections.run.captured_tables import CapturedTable
 
 
@@ -39,6 +50,43 @@ def wanted(
         or (whole and table not in there)
         or (table in there and there[table].number in declined)
     ]
+
+
+def stranded(
+    source: str,
+    entries: list[InstallEntry],
+    captured: Collection[str],
+    progress: Progress,
+    *,
+    copied: Collection[str],
+) -> list[str]:
+    """Return the captured tables that the cut does not fold, and that would stay so.
+
+    Not those that are `copied`, join, or wait for ingest: of these it is known what goes on.
+    """
+    cut, awaited = progress.cut(source), {*copied, *progress.held.get(source, {})}
+    awaited |= joining_tables(entries)
+    for entry in entries:
+        if entry.number in progress.installs:
+            continue
+        if entry.kind == INSTALL:
+            awaited.add(install_of(entry).table)
+        elif entry.kind == STRAND:
+            awaited |= {*entry.detail["tables"]}
+    if cut.held:
+        return []
+    return [table for table in captured if table not in awaited and not cut.folds(table)]
+
+
+def joining_tables(entries: list[InstallEntry]) -> set[str]:
+    """Return the tables that are about to come into the stream, and are not asked for yet."""
+    found: set[str] = set()
+    for entry in entries:
+        if entry.kind == JOIN:
+            found |= set(entry.detail["tables"])
+        elif entry.kind == WANT and entry.detail.get("joined"):
+            found -= set(entry.detail["tables"])
+    return found
 
 
 def wants_beside(plan: CopyPlan, entries: list[InstallEntry]) -> list[int]:

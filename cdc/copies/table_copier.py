@@ -9,6 +9,9 @@ A copy goes through these states, each kept in the lake, so that a new process g
 3. all tables of the copy are announced in one commit;
 4. ingest installs them in the epoch whose cut has reached L. A message in the source's stream makes
    sure that there is one. What it declines (`pipeline.installs.installation`) is copied again.
+
+A table that nothing of this brings on, although its changes wait for a copy, is told to ingest,
+which holds it with the command that has it copied.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from prometheus_client import CollectorRegistry, Counter
 from cdc.connectors import replication_name
 from cdc.copies.copy_plan import CopyPlan, new_run, plan_table
 from cdc.copies.copy_run import CopyRun, CopyStopped, TableChanged
-from cdc.copies.copy_wanted import open_run, released, wanted, wants_beside
+from cdc.copies.copy_wanted import open_run, released, stranded, wanted, wants_beside
 from cdc.database import connected
 from cdc.declarations import FILES
 from cdc.replication import slot
@@ -40,10 +43,11 @@ from kernel.positions import lsn_from_text
 from lake.layout import Lake
 from lake.space import SpaceGuard
 from lake.tables import Tables
-from pipeline.commit.manifest import Manifest
+from pipeline.commit.manifest import Manifest, first_progress
 from pipeline.installs.install_book import (
     DONE,
     INSTALL,
+    STRAND,
     WANT,
     Install,
     InstallBook,
@@ -162,7 +166,9 @@ class TableCopier:
 
     def _look_at(self, source: Source, deployment: Deployment) -> None:
         entries = [entry for entry in self._book.entries() if entry.source == source.name]
-        self._announced(source, entries)
+        progress = first_progress(self._manifest.last())
+        declined = frozenset(map(int, progress.declined))
+        self._announced(source, entries, progress)
         incarnation = deployment.slots.get(source.name)
         if incarnation is None or incarnation.lost is not None:
             return
@@ -172,9 +178,9 @@ class TableCopier:
         if plan is not None and plan.slots != incarnation.slots:
             self._book.put([InstallEntry(kind=DONE, id=plan.run, source=source.name)])
             plan = None
-        missing = wanted(
-            entries, captured, incarnation.slots, whole=whole, declined=self._declined()
-        )
+        missing = wanted(entries, captured, incarnation.slots, whole=whole, declined=declined)
+        copied = {*missing, *(() if plan is None else (each.table for each in plan.tables))}
+        self._strand(source, stranded(source.name, entries, captured, progress, copied=copied))
         if plan is None and not missing:
             return
         if not self._streams(source):
@@ -186,7 +192,7 @@ class TableCopier:
                 source=source.name,
                 slots=incarnation.slots,
                 since=int(lsn_from_text(incarnation.since)),
-                releases=whole and not released(entries, incarnation.slots, self._declined()),
+                releases=whole and not released(entries, incarnation.slots, declined),
                 wants=tuple(e.number for e in entries if e.kind == WANT),
                 tables=(),
             )
@@ -298,31 +304,33 @@ class TableCopier:
         )
         self._book.put([replace(plan, tables=tables).entry()])
 
-    def _announced(self, source: Source, entries: list[InstallEntry]) -> None:
+    def _strand(self, source: Source, tables: list[str]) -> None:
+        """Have ingest hold tables that nobody brings on."""
+        if tables:
+            log.error("%s of %s: not folded, and not copied", ", ".join(tables), source.name)
+            told = InstallEntry(
+                kind=STRAND, id=source.name, source=source.name, detail={"tables": tables}
+            )
+            self._book.put([told])
+
+    def _announced(self, source: Source, entries: list[InstallEntry], progress: Progress) -> None:
         """Say what waits for ingest, and move a resting source's cut past it."""
-        taken = self._progress()
         waiting = [
             entry
             for entry in entries
-            if entry.kind == INSTALL and (taken is None or entry.number not in taken.installs)
+            if entry.kind in (INSTALL, STRAND) and entry.number not in progress.installs
         ]
+        installs = sum(entry.kind == INSTALL for entry in waiting)
+        if installs:
+            self.states[source.name] = f"installs {installs} tables"
+        elif self.states.get(source.name, "").startswith("installs"):
+            self.states.pop(source.name)
         if not waiting:
-            if self.states.get(source.name, "").startswith("installs"):
-                self.states.pop(source.name)
             return
-        self.states[source.name] = f"installs {len(waiting)} tables"
         now = time.monotonic()
         if now - self._marked.get(source.name, -MARK_AGAIN_S) >= MARK_AGAIN_S:
             self._marked[source.name] = now
             mark(source.full_dsn(self._site.folder), waiting[-1].id)
-
-    def _progress(self) -> Progress | None:
-        last = self._manifest.last()
-        return None if last is None else Progress.from_json(last.progress)
-
-    def _declined(self) -> frozenset[int]:
-        taken = self._progress()
-        return frozenset() if taken is None else frozenset(int(n) for n in taken.declined)
 
     def _streams(self, source: Source) -> bool:
         """Say whether the source's slot is read: then the stream begins before any new snapshot."""

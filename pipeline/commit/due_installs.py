@@ -17,12 +17,14 @@ from lake.tables import TableAt, Tables
 from pipeline.commit.manifest import Manifest
 from pipeline.commit.quarantine import Quarantine
 from pipeline.commit.retries import Patience
+from pipeline.ddl.held_tables import stranded_hold
 from pipeline.installs.install_book import (
     ALL,
     DECISIONS,
     DECODE,
     HOLD,
     INSTALL,
+    STRAND,
     WAIVE,
     Install,
     InstallBook,
@@ -33,6 +35,9 @@ from pipeline.installs.installation import Installer
 from pipeline.log.committed_changes import EndsBetween
 from pipeline.position.cut import Cut
 from pipeline.position.progress import Progress
+
+TAKEN = (HOLD, INSTALL, WAIVE, STRAND)
+"""Announcements of which an epoch takes all that wait."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,7 +75,7 @@ class BulkInstalls:
         """
         waits = [e for e in self._book.entries() if e.number not in progress.installs]
         decode = [entry.number for entry in waits if entry.kind == DECODE][:1]
-        taken = [entry.number for entry in waits if entry.kind in (HOLD, INSTALL, WAIVE)]
+        taken = [entry.number for entry in waits if entry.kind in TAKEN]
         return tuple(sorted(taken + decode))
 
     def decisions(self, numbers: Collection[int]) -> list[InstallEntry]:
@@ -124,6 +129,22 @@ class BulkInstalls:
         if releasing and cut.held:
             cut.release(copied=taken.replaced, since=max(i.since for i in releasing))
         return taken
+
+    def strand(
+        self, source: str, numbers: Collection[int], progress: Progress, epoch: Epoch
+    ) -> None:
+        """Hold the tables that were announced as stranded, as far as the cut does not fold them.
+
+        Call it when installs were taken. Where the cut is held it is too early to tell.
+        """
+        cut, held = progress.cut(source), progress.held.setdefault(source, {})
+        for entry in self._bound(numbers):
+            if (entry.kind, entry.source) != (STRAND, source) or cut.held:
+                continue
+            for table in entry.detail["tables"]:
+                if table not in held and not cut.folds(table):
+                    held[table] = stranded_hold(from_epoch=epoch)
+            progress.installs.add(entry.number)
 
     def mend(self, taken: TakenInstalls, progress: Progress, epoch: Epoch) -> None:
         """Install ranges, after the epoch's changes were folded."""

@@ -87,6 +87,12 @@ def quarantine_hold(why: str, *, records: int, from_epoch: int, resumes: tuple[i
     return Hold(order=NO_ORDER, reason=reason, from_epoch=from_epoch, resumes=resumes)
 
 
+def stranded_hold(*, from_epoch: int) -> Hold:
+    """Return the hold of a table whose changes are not folded, and that nobody copies."""
+    reason = "its changes go to the log alone since it was copied last, and nobody copies it again"
+    return Hold(order=NO_ORDER, reason=reason, from_epoch=from_epoch)
+
+
 def release_command(source: str, table: str, hold: Hold) -> str:
     """Return the command that lets a held table go on, after it was read again if need be."""
     if hold.resumes is not None:

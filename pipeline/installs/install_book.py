@@ -16,6 +16,7 @@ them. Kinds of row:
     skip     reading goes on behind records that Kafka lost; a copy has what they said
     decode   records in quarantine are to be decoded again
     waive    records in quarantine are given up: their transactions are complete without them
+    strand   tables are not folded any more, and nobody copies them: ingest holds them
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ INSTALLS = "log/snapshots/_installs"
 WANT, HOLD, RUN, DONE = "want", "hold", "run", "done"
 INSTALL, JOIN, SKIP = "install", "join", "skip"
 DECODE, WAIVE = "decode", "waive"
+STRAND = "strand"
 DECISIONS = (DECODE, WAIVE)
 """About records in quarantine. `id` is their topic; `detail` has their offsets by partition in
 `places`, who decided in `by`, and why they are given up in `reason`."""

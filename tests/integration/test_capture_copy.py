@@ -16,7 +16,7 @@ from cdc import sources
 from lake.datasets import dataset_of
 from lake.layout import current_name
 from lake.tables import Tables
-from pipeline.installs.install_book import InstallBook, install_of, request
+from pipeline.installs.install_book import STRAND, InstallBook, install_of, request
 from pipeline.installs.staging import Staging
 from tests.support.sources.copying import BANK, BANK_TABLES, Copied, Writer
 
@@ -122,6 +122,31 @@ def test_p4_a_table_that_cannot_be_copied_stops_no_other(
     bank.catch_up()
 
     assert bank.differing() == []
+
+
+@pytest.mark.matrix
+def test_p4_p11_a_table_that_nobody_copies_is_held_until_somebody_does(copied: Make) -> None:
+    bank = copied(BANK.format(rows=50), BANK_TABLES)
+    fallen = BANK_TABLES[0]
+    bank.start()
+    with bank.copying():
+        bank.run_until_installed(2)
+        folded = bank.epochs.ingest._progress.cut(bank.name).copied
+        assert folded == {*BANK_TABLES}
+        folded.remove(fallen)
+        bank.execute("UPDATE accounts SET balance = 7 WHERE id = 1")
+        bank.run_until(lambda: bool(bank.epochs.ingest.held().get(bank.name)), "it is held")
+        (held,) = bank.epochs.ingest.held()[bank.name].items()
+        assert held[0] == fallen
+        assert "nobody copies it" in held[1].reason
+        request(bank.lake, Tables(), bank.name, [fallen], reason="a test")
+        bank.run_until_installed(3)
+        assert bank.epochs.ingest.held()[bank.name] == {}
+    bank.catch_up()
+
+    assert bank.differing() == []
+    strands = [e for e in InstallBook(bank.lake, Tables()).entries() if e.kind == STRAND]
+    assert len(strands) == 1
 
 
 @pytest.mark.matrix
