@@ -9,6 +9,7 @@ a process of its own: `python -m benchmarks.bounds.transactions 200000 slices`.
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
 import tempfile
@@ -157,6 +158,9 @@ def _measured(
         )
         _epoch(ingest, first, decoded(columns), ended=False)
     figures = {"arrived_s": time.perf_counter() - began} | _per_row("arrived", worked, rows)
+    # The most that it ever held, the staging of the copy included.
+    most_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    figures["arrived_driver_peak_bytes"] = float(most_kib * 1024)
     if copying:
         InstallBook(lake, tables).put([copied.entry()])
     end = LSN + 10 * rows
