@@ -26,7 +26,11 @@ def standing_still(settings: Settings) -> list[Standstill]:
         # Whoever did not answer the supervisor three times is not waited for once more.
         told = account(settings, part, timeout_s=_HUNG_S if part in hung else _ANSWER_S)
         found += read(told or {})
-    return found
+    # The pipeline names servers that do not answer it, as the supervisor does: once is enough.
+    once: dict[tuple[str, str], Standstill] = {}
+    for each in found:
+        once.setdefault((each.component, each.name), each)
+    return [*once.values()]
 
 
 def of_parts(stack: Mapping[str, Any]) -> list[Standstill]:

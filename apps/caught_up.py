@@ -265,12 +265,13 @@ def _awaited(
                 waited_s=waited_s,
                 waiting=found.waiting,
             )
-        still = standing_still(settings) if waited_s >= look_at_s else []
+        still: list[Standstill] = []
+        if waited_s >= look_at_s:
+            look_at_s = waited_s + LOOK_S
+            still = [*standing_still(settings), *_paused(settings, found.missing)]
         if still:
             _refuse_standstill(still)
             found = replace(found, missing=(*found.missing, *map(str, still)))
-        if waited_s >= look_at_s:
-            look_at_s = waited_s + LOOK_S
         if waited_s > timeout_s:
             reasons = "; ".join([*found.missing, *_reasons(settings)])
             raise Unavailable(
@@ -295,6 +296,24 @@ def by_design(state: Mapping[str, Any] | None, epoch: Epoch) -> dict[str, str]:
         for name, each in known.items()
         if each.get("trigger") and each.get("asked", 0) >= epoch
     }
+
+
+def _paused(settings: Settings, missing: Sequence[str]) -> list[Standstill]:
+    """Return the paused sources of which something is missing: they stand still on purpose.
+
+    One that was resumed a moment ago may be called paused still: nobody is refused for it.
+    """
+    connectors = (pipeline_state(settings) or {}).get("connectors", {})
+    return [
+        Standstill(
+            component="connector",
+            name=name,
+            cause="it is paused",
+            command=f"penstock source resume {name}",
+        )
+        for name, said in connectors.items()
+        if said == "paused" and any(line.startswith(f"source {name}: ") for line in missing)
+    ]
 
 
 def _refuse_standstill(still: Sequence[Standstill]) -> None:

@@ -53,12 +53,18 @@ class ConnectorStatus:
 class ConnectClient:
     """A client of one Connect cluster. Not shared between threads."""
 
-    def __init__(self, url: str, *, transport: httpx.BaseTransport | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        transport: httpx.BaseTransport | None = None,
+        timeout_s: float = _TIMEOUT_S,
+    ) -> None:
         self.url = url.rstrip("/")
         # Certificates are read for each client anew, and clients are made for a few calls each.
         self._client = httpx.Client(
             base_url=self.url,
-            timeout=_TIMEOUT_S,
+            timeout=timeout_s,
             transport=transport,
             verify=self.url.startswith("https:"),
         )
@@ -72,6 +78,10 @@ class ConnectClient:
     def close(self) -> None:
         """Close its connections."""
         self._client.close()
+
+    def ask(self) -> None:
+        """Ask once, without patience, whether a worker answers. Raises `Unavailable`."""
+        self._once("GET", "/", None)
 
     def names(self) -> tuple[str, ...]:
         """Return the names of all connectors, sorted."""

@@ -44,6 +44,7 @@ def of_pipeline(state: Mapping[str, Any]) -> list[Standstill]:
         *_projections(state),
         *_sinks(state),
         *_sources(state),
+        *_connectors(state),
     ]
 
 
@@ -89,6 +90,9 @@ def _parts(state: Mapping[str, Any]) -> Iterator[Standstill]:
         if own.get("state", "running") not in _MOVING:
             lasting = own["state"] in ("failed", "paused", "stalled")
             yield _told(part, part, own.get("reason") or own["state"], _LOGS, lasting=lasting)
+    for name, trouble in state.get("parts", {}).items():
+        said = f"does not answer the pipeline: {trouble}"
+        yield _told("part", name, said, f"penstock restart {name}")
     for name, trouble in state.get("loops", {}).items():
         yield _told("loop", name, trouble, _LOGS)
     for name, trouble in state.get("upkeep", {}).items():
@@ -128,12 +132,6 @@ def _sources(state: Mapping[str, Any]) -> Iterator[Standstill]:
         yield _told("source", name, reason, f"penstock source status {name}", lasting=True)
     for name, reason in state.get("gaps", {}).items():
         yield _told("gap", name, reason, f"penstock source status {name}", lasting=True)
-    failing = state.get("failing", {})
-    for name, reason in failing.items():
-        yield _told("connector", name, reason, f"penstock source status {name}", lasting=True)
-    for name, said in state.get("connectors", {}).items():
-        if name not in failing and said not in ("running", "paused", "unassigned", "restarting"):
-            yield _told("connector", name, said, f"penstock source status {name}")
     for name, said in state.get("copies", {}).items():
         if said.startswith("waits:"):
             yield _told("copy", name, said, f"penstock source status {name}")
@@ -142,6 +140,20 @@ def _sources(state: Mapping[str, Any]) -> Iterator[Standstill]:
     for name, said in state.get("verify", {}).items():
         if isinstance(said, str):
             yield _told("verification", name, said, f"penstock source verify {name}")
+
+
+def _connectors(state: Mapping[str, Any]) -> Iterator[Standstill]:
+    failing = state.get("failing", {})
+    for name, reason in failing.items():
+        yield _told("connector", name, reason, f"penstock source status {name}", lasting=True)
+    for name, said in state.get("connectors", {}).items():
+        if name not in failing and said not in ("running", "paused", "unassigned", "restarting"):
+            yield _told("connector", name, said, f"penstock source status {name}")
+    for name, said in state.get("silent", {}).items():
+        # One that is paused or in trouble is silent for that reason.
+        runs = state.get("connectors", {}).get(name) == "running"
+        if runs and name not in failing and name not in state.get("gaps", {}):
+            yield _told("connector", name, said, f"penstock source status {name}")
 
 
 def _told(

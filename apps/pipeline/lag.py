@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from apps.pipeline.metrics import PipelineMetrics
@@ -21,8 +21,17 @@ class SourceLags(Protocol):
 
     lags: dict[str, SourceLag]
 
+    @property
+    def silent(self) -> Mapping[str, str]:
+        """Connectors that run and bring nothing, each with the cause."""
+        ...
+
     def look(self, names: Collection[str], last: Committed | None) -> object:
         """Compare each source with an epoch."""
+        ...
+
+    def look_at_store(self, events: int, last: Committed | None) -> object:
+        """Take note of how many events of the store an epoch lacks."""
         ...
 
     def close(self) -> None:
@@ -61,6 +70,11 @@ class LagWatch:
         """How far each source is ahead, as it was measured last."""
         return {**self._sources.lags, **self._topics.lags}
 
+    @property
+    def silent(self) -> Mapping[str, str]:
+        """Connectors that run and bring nothing, each with the cause."""
+        return self._sources.silent
+
     def run(self, stop: threading.Event) -> None:
         """Measure until `stop` is set."""
         while not stop.wait(1.0):
@@ -81,6 +95,7 @@ class LagWatch:
         store, events, seconds = self._store.lag(last.heads if last else {})
         self._metrics.lag_events.labels(store).set(events)
         self._metrics.lag_seconds.labels(store).set(seconds)
+        self._sources.look_at_store(events, last)
 
     def _watch_sources(self, last: Committed | None) -> None:
         """Measure how far each source is ahead of the tables."""

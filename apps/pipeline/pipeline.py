@@ -21,8 +21,9 @@ from apps.pipeline.event_sink import sinks_of
 from apps.pipeline.health import PartState, waiting_in
 from apps.pipeline.lag import LagWatch
 from apps.pipeline.metrics import PipelineMetrics
+from apps.pipeline.neighbours import neighbours_of
 from apps.pipeline.routing import router_of
-from apps.pipeline.watchdog import Watchdog, watchdog_of
+from apps.pipeline.watchdog import Looping, Watchdog, watchdog_of
 from apps.settings import Settings
 from cdc.copies.table_copier import TableCopier
 from cdc.upkeep.connector_keeper import ConnectorKeeper
@@ -124,6 +125,9 @@ class Pipeline:
         )
         self._verifying = Verifying(site, self._registry, metrics.verify)
         self._sinks = sinks_of(settings, self._lake, self._registry, metrics.sinks)
+        self._neighbours = neighbours_of(settings, self._registry, self._topics, metrics.part_up)
+        of_capture = self._keeper, self._copier, self._verifying
+        self._others: tuple[Looping, ...] = (*of_capture, self._lag, self._sinks, self._neighbours)
         self._stop = threading.Event()
         self._patience = Patience()
         self._stuck = StuckSources()
@@ -139,12 +143,8 @@ class Pipeline:
         workers = [
             threading.Thread(target=work, args=(self._stop,), name=name, daemon=True)
             for name, work in {
+                **{each.loop.name: each.run for each in self._others},
                 PROJECTIONS: self._project,
-                "lag": self._lag.run,
-                "connectors": self._keeper.run,
-                "copies": self._copier.run,
-                "verify": self._verifying.run,
-                "sinks": self._sinks.run,
                 "watchdog": self._watchdog.run,
             }.items()
         ]
@@ -168,7 +168,6 @@ class Pipeline:
 
     def _watching(self) -> Watchdog:
         """Return the watchdog over all loops of this process."""
-        others = (self._lag, self._keeper, self._copier, self._verifying, self._sinks)
         return watchdog_of(
             self._settings,
             vital={
@@ -176,7 +175,7 @@ class Pipeline:
                 self._topology_loop: Signs,
                 self._projections_loop: lambda: spark_signs(self._spark, PROJECTIONS),
             },
-            others=[each.loop for each in others],
+            others=[each.loop for each in self._others],
             slow=[self._upkeep.loop],
         )
 
@@ -198,8 +197,10 @@ class Pipeline:
             "ingest": self.ingest.shown(still, "ingest", "topology", step=self._ingest_loop.step),
             "projecting": self.projections.shown(still, PROJECTIONS),
             "loops": still | self._sinks.troubles,
+            "parts": self._neighbours.silent,
             "connectors": dict(self._keeper.states),
             "failing": dict(self._keeper.failing),
+            "silent": self._lag.silent,
             "copies": dict(self._copier.states),
             "slot_alarms": self._keeper.alarms,
             "verify": self._verifying.states,
@@ -385,14 +386,13 @@ class Pipeline:
                     busy = self._projecting.step()
                 self.projections = PartState("running")
                 failures = 0
+                if not busy:
+                    stop.wait(IDLE_S)
             except Exception as error:
                 self.projections = PartState("restarting", cause_and_fix(error, most=500))
                 log.error("projections: %s", self.projections.reason, exc_info=error)
                 stop.wait(PAUSES_S[min(failures, len(PAUSES_S) - 1)])
                 failures += 1
-                continue
-            if not busy:
-                stop.wait(IDLE_S)
 
 
 def _keeps_deleted(deployment: Deployment, source: str, table: str) -> bool:

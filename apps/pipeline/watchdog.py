@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Protocol
 
 from apps.settings import Settings
 from kernel.errors import FIX
@@ -42,6 +42,16 @@ log = logging.getLogger("penstock.watchdog")
 
 
 Probe = Callable[[], Signs]
+
+
+class Looping(Protocol):
+    """Runs a loop in a thread of its own, which is called as the loop is."""
+
+    loop: Loop
+
+    def run(self, stop: threading.Event) -> None:
+        """Run until `stop` is set."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 from cdc import sources
 from cdc.connectors import replication_name
 from cdc.site import CaptureSite
+from cdc.upkeep.silent_connectors import SilentConnectors
 from kernel.errors import NotFound
 from kernel.positions import Offsets, covers, lsn_from_text
 from lake.layout import Lake, changes_log
@@ -34,6 +35,7 @@ from pipeline.commit.manifest import Committed
 from pipeline.position.lag import SourceLag
 from pipeline.position.progress import Progress
 from pipeline.read.kafka_topics import KafkaTopics
+from schemas.identifiers import EVENTS, OUTBOX
 
 T = TypeVar("T")
 
@@ -76,7 +78,13 @@ class SourceHeads:
         self._topics = topics
         self._lake = Lake(site.lake)
         self._known: dict[str, _Source] = {}
+        self._connectors = SilentConnectors()
         self.lags: dict[str, SourceLag] = {}
+
+    @property
+    def silent(self) -> Mapping[str, str]:
+        """Connectors that run and bring nothing, `outbox` among them, each with what to do."""
+        return dict(self._connectors.reasons)
 
     def look(self, names: Iterable[str], last: Committed | None) -> Mapping[str, SourceLag]:
         """Return the lag of each named source; one that does not answer keeps its last, growing."""
@@ -84,6 +92,7 @@ class SourceHeads:
         for gone in set(self._known) - set(wanted):
             self._known.pop(gone).disconnect()
             self.lags.pop(gone, None)
+            self._connectors.forget(gone)
         for name in wanted:
             try:
                 self.lags[name] = self._lag(name, last)
@@ -91,6 +100,7 @@ class SourceHeads:
                 # Whatever it is: one source may not make the figures of the others stand still.
                 known = self._known.setdefault(name, _Source())
                 known.disconnect()
+                self._connectors.forget(name)
                 before = self.lags.get(name, SourceLag(bytes=0, seconds=0.0, records=0))
                 self.lags[name] = SourceLag(
                     bytes=before.bytes,
@@ -99,6 +109,16 @@ class SourceHeads:
                     unknown=(str(error) or repr(error))[:200],
                 )
         return self.lags
+
+    def look_at_store(self, events: int, last: Committed | None) -> None:
+        """Take note that so many events of the store are not in the log."""
+        heads = dict(last.heads) if last is not None else {}
+        self._connectors.look(
+            OUTBOX,
+            behind=events > 0,
+            marks=heads,
+            unread=lambda: _unread(self._ends(EVENTS), last) > 0,
+        )
 
     def close(self) -> None:
         """Leave the databases."""
@@ -115,18 +135,21 @@ class SourceHeads:
         # Read after what is confirmed: all of that is before these ends.
         ends = self._ends(name)
         known.remember(now, head, confirmed, ends)
-        taken = last.end if last is not None else {}
-        if last is not None and _waits_for_nothing(last, name):
-            while known.pending and covers(taken, known.pending[0][1]):
+        whole = last is None or _waits_for_nothing(last, name)
+        if last is not None and whole:
+            while known.pending and covers(last.end, known.pending[0][1]):
                 known.settled = max(known.settled, known.pending.popleft()[0])
         settled = max(cut, known.settled)
         behind = max(0, head - settled)
         while len(known.samples) > 1 and known.samples[1][1] <= settled:
             known.samples.popleft()
-        records = sum(
-            max(0, end - taken.get(topic, {}).get(part, 0))
-            for topic, parts in ends.items()
-            for part, end in parts.items()
+        records = _unread(ends, last)
+        self._connectors.look(
+            name,
+            # A transaction that waits for rows is told by what it lacks.
+            behind=behind > 0 and whole,
+            marks=(settled, confirmed, ends),
+            unread=lambda: records > 0,
         )
         age = now - known.samples[0][0] if behind else 0.0
         return SourceLag(bytes=behind, seconds=age, records=records)
@@ -168,6 +191,16 @@ def _thin(looks: deque[T]) -> None:
         kept = [look for place, look in enumerate(looks) if place % 2 == 0 or look is looks[-1]]
         looks.clear()
         looks.extend(kept)
+
+
+def _unread(ends: Offsets, last: Committed | None) -> int:
+    """Count the records before these ends that no epoch has."""
+    taken = last.end if last is not None else {}
+    return sum(
+        max(0, end - taken.get(topic, {}).get(part, 0))
+        for topic, parts in ends.items()
+        for part, end in parts.items()
+    )
 
 
 def _waits_for_nothing(last: Committed, name: str) -> bool:

@@ -20,6 +20,7 @@ from confluent_kafka.admin import (
     NewTopic,
     OffsetSpec,
     ResourceType,
+    TopicMetadata,
 )
 
 from kernel.errors import Unavailable
@@ -42,16 +43,22 @@ class KafkaTopics:
 
     def matching(self, pattern: str) -> dict[str, list[int]]:
         """Return the partitions of every topic whose whole name matches."""
-        try:
-            found = self._admin.list_topics(timeout=TIMEOUT_S).topics
-        except KafkaException as error:
-            raise Unavailable(f"Kafka at {self.bootstrap} does not answer: {error}") from error
-        whole = re.compile(pattern)
+        found, whole = self._listed(), re.compile(pattern)
         return {
             name: sorted(topic.partitions)
             for name, topic in sorted(found.items())
             if whole.fullmatch(name)
         }
+
+    def ask(self) -> None:
+        """Ask once whether the broker answers. Raises `Unavailable`."""
+        self._listed()
+
+    def _listed(self) -> dict[str, TopicMetadata]:
+        try:
+            return dict(self._admin.list_topics(timeout=TIMEOUT_S).topics)
+        except KafkaException as error:
+            raise Unavailable(f"Kafka at {self.bootstrap} does not answer: {error}") from error
 
     def ids(self, names: Collection[str]) -> dict[str, TopicId]:
         """Return the id and the partitions of each topic; one that is gone is left out."""

@@ -113,6 +113,9 @@ class FailingSources:
     def look(self, names: object, last: object) -> dict[str, object]:
         raise RuntimeError("nobody thought of this")
 
+    def look_at_store(self, events: int, last: object) -> None:
+        self.events = events
+
     def close(self) -> None:
         self.closed = True
 
@@ -130,6 +133,6 @@ def test_the_thread_that_measures_lag_survives_every_error() -> None:
     watch = LagWatch(heads, cast(Any, sources), cast(Any, sources), metrics)
     watch.run(stop)
     assert heads.calls == 3
-    assert sources.closed
+    assert (sources.closed, sources.events) == (True, 7)
     assert "nobody thought of this" in watch.unknown["sources"]
     assert metrics.lag_events.labels("main")._value.get() == 7

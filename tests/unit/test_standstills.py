@@ -59,6 +59,7 @@ STOPPED: dict[str, dict[str, Any]] = {
     "copy": {"copies": {"shop": f"waits: {WHY}"}},
     "slot": {"slot_alarms": {"shop": WHY}},
     "verification": {"verify": {"shop": WHY}},
+    "part": {"parts": {"registry": WHY}},
     "loop": {"loops": {"connectors": WHY}},
     "upkeep": {"upkeep": {"epochs": WHY}},
     "lag": {"lag_unknown": {"store": WHY}},
@@ -360,6 +361,7 @@ def test_every_metric_of_a_standstill_has_an_alert() -> None:
     expressions = [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
     for metric in (
         "penstock_standing_still",
+        "penstock_part_up",
         "penstock_delivery_up",
         "penstock_oldest_snapshot_seconds",
     ):
