@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from kernel.errors import InvalidRequest, PenstockError
 from service import (
@@ -84,6 +85,7 @@ def build(runtime: Runtime) -> Edge:
     app.include_router(pages.router)
     for kind in (PenstockError, HttpRefusal, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, _answer)
+    app.add_exception_handler(ClientDisconnect, _unanswered)
     return Edge(app, runtime)
 
 
@@ -92,6 +94,11 @@ async def _answer(request: Request, error: Exception) -> Response:
     runtime_of(request).metrics.refusals.labels(problem.type).inc()
     headers = dict(problem.headers) | {"content-type": CONTENT_TYPE}
     return Response(problem.body(), status_code=problem.status, headers=headers)
+
+
+async def _unanswered(_request: Request, _error: Exception) -> Response:
+    """End a request whose body did not come to its end; the connection takes no answer."""
+    return Response(status_code=400)
 
 
 def _translated(error: Exception) -> Exception:

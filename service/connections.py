@@ -218,6 +218,8 @@ class WatchedProtocol(HttpToolsProtocol):
         if self._may_answer() and not self.transport.is_closing():
             if self.cycle is not None:
                 self.cycle.response_started = self.cycle.response_complete = True
+                # What its application still says is for nobody.
+                self.cycle.disconnected = True
             problem = refused.problem
             body = problem.body()
             self.transport.write(

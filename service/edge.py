@@ -9,6 +9,8 @@ import logging
 from collections.abc import MutableMapping
 from typing import Any, Protocol
 
+from starlette.requests import ClientDisconnect
+
 from service.appends import (
     APPEND_PATH,
     STREAMS_PREFIX,
@@ -53,6 +55,8 @@ class Edge:
         try:
             self.runtime.admission.check(scope)
             await self._route(scope, receive, watched)
+        except ClientDisconnect:
+            return  # Nobody is there to be answered, or it has been said why nothing is done.
         except Exception as error:
             answer = self.answer_to(error, scope)
             if started:

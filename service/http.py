@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
+from starlette.requests import ClientDisconnect
+
 from eventstore.names import category_of
 from service.problems import CONTENT_TYPE, Problem, refusal
 
@@ -43,23 +45,23 @@ def category_header(*streams: str) -> dict[str, str]:
 
 
 async def read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
-    """Return the request's body, or refuse with 413 as soon as it is known to be too large."""
+    """Return the request's body, or refuse with 413 as soon as it is known to be too large.
+
+    Raises `ClientDisconnect` where it ended before its end: a part of a body can look whole.
+    """
     declared = header(scope, b"content-length")
     if declared is not None and declared.isdigit() and int(declared) > limit_bytes:
         raise _too_large(limit_bytes)
-    message = await receive()
-    body: bytes = message.get("body", b"")
-    if not message.get("more_body", False):
-        if len(body) > limit_bytes:
-            raise _too_large(limit_bytes)
-        return body
-    chunks, size = [body], len(body)
-    while message.get("more_body", False):
+    chunks, size, more = [], 0, True
+    while more:
         message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
         chunks.append(message.get("body", b""))
         size += len(chunks[-1])
         if size > limit_bytes:
             raise _too_large(limit_bytes)
+        more = message.get("more_body", False)
     return b"".join(chunks)
 
 

@@ -212,6 +212,34 @@ def test_a_body_that_stops_arriving_is_answered(http: httpx.Client, length: int)
     assert http.get("/v1/events").json()["head"] == 0
 
 
+@pytest.mark.parametrize("silent", [True, False], ids=["falls silent", "hangs up"])
+def test_a_part_of_a_body_is_never_taken_for_the_whole(
+    http: httpx.Client, silent: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What came can look complete: nothing is done with it, and the log stays free of it."""
+    event = b'{"type":"placed","data":{"n":1}}'
+    asked = (
+        (b"POST /v1/streams/order-2", b'{"events":[%b]}' % event),
+        (b"POST /v1/append", b'{"appends":[{"stream":"order-2","events":[%b]}]}' % event),
+        (b"PUT /v1/subscriptions/cut", b"{}"),
+    )
+    known = {"events": [json.loads(event)]}
+    assert http.post("/v1/streams/order-1", json=known).status_code == 201
+    for line, body in asked:
+        with socket.create_connection(("127.0.0.1", http.base_url.port), timeout=30) as client:
+            client.sendall(
+                b"%b HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+                b"transfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n" % (line, len(body), body)
+            )
+            if silent:
+                assert rest(client).startswith(b"HTTP/1.1 408 "), line
+        # What came before this is settled once it is answered: the writer keeps the order.
+        assert http.post("/v1/streams/order-1", json=known).status_code == 201
+    assert http.get("/v1/streams/order-2").status_code == 404
+    assert http.get("/v1/subscriptions/cut").status_code == 404
+    assert [each.message for each in caplog.records if each.levelname == "ERROR"] == []
+
+
 @pytest.mark.matrix
 def test_an_import_that_falls_silent_says_how_far_it_came(http: httpx.Client) -> None:
     address = (http.base_url.host, http.base_url.port)
