@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import re
 from dataclasses import dataclass
 from typing import Final
 
 ANY_HOST: Final = "*"
+_AUTHORITY: Final = re.compile(r"(?:\[[^\[\]]*\]|[^:\[\]]*)(?::\d*)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +31,8 @@ class Access:
 
     def names(self, host: str) -> bool:
         """Return whether a `Host` header names this service."""
+        if not _AUTHORITY.fullmatch(host):
+            return False
         name = without_port(host).lower()
         if name == "localhost" or name in self.hosts or ANY_HOST in self.hosts:
             return True
@@ -37,14 +41,14 @@ class Access:
         except ValueError:
             return False
 
-    @property
-    def bearer(self) -> bytes:
-        """The `Authorization` header that carries the token."""
-        return f"Bearer {self.token}".encode()
-
     def bears(self, authorization: bytes) -> bool:
         """Return whether an `Authorization` header carries the token, if one is needed."""
-        return not self.token or hmac.compare_digest(authorization, self.bearer)
+        scheme, _, given = authorization.partition(b" ")
+        return not self.token or (
+            # Names of schemes are the same in any case (RFC 9110, 11.1).
+            scheme.lower() == b"bearer"
+            and hmac.compare_digest(given.strip(), self.token.encode())
+        )
 
 
 def without_port(host: str) -> str:

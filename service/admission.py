@@ -7,10 +7,10 @@ A request is judged by its head alone, the same on the short way of appends and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from hmac import compare_digest
 from typing import Final
+from urllib.parse import unquote_to_bytes
 
 from service.access import Access
 from service.http import Scope
@@ -25,14 +25,14 @@ _LINES: Final = frozenset(
 _JSON: Final = b"application/json"
 _FOREIGN_SITES: Final = (b"cross-site", b"same-site")
 _HOSTS_KEPT: Final = 64
+_JUDGED: Final = (b"host", b"origin", b"authorization", b"content-type", b"content-encoding")
 
 
 class Admission:
     """Judges the heads of requests."""
 
     def __init__(self, access: Access) -> None:
-        self._open = not access.token
-        self._bearer = access.bearer
+        self._access = access
         self._is_ours = lru_cache(maxsize=_HOSTS_KEPT)(
             lambda host: access.names(host.decode("latin-1"))
         )
@@ -44,20 +44,18 @@ class Admission:
         since a browser sends none.
         """
         headers = dict(scope["headers"])
+        if len(headers) < len(scope["headers"]):
+            _check_repeated(scope["headers"])
         host = headers.get(b"host")
         # Every browser sends one; a client of HTTP/1.0 may not.
+        if host is None and scope["http_version"] != "1.0":
+            raise _unclear("it has no Host header")
         if host is not None and not self._is_ours(host):
             raise _foreign_host(host)
         if b"origin" in headers or b"sec-fetch-site" in headers:
             _check_page(headers)
-        if "\x00" in scope["path"] or b"%00" in scope["query_string"]:
-            raise refusal(
-                400,
-                "malformed-address",
-                "The address has a character that nothing is named with",
-                "the address contains U+0000 (%00)",
-                "Leave it out.",
-            )
+        if b"%" in scope["raw_path"] or b"%" in scope["query_string"]:
+            _check_address(scope["raw_path"] + b"?" + scope["query_string"])
         if not self.bears(headers) and not _is_open(scope["path"]):
             raise refusal(
                 401,
@@ -68,12 +66,14 @@ class Admission:
                 ("www-authenticate", "Bearer"),
             )
         media = headers.get(b"content-type", b"")
-        if media != _JSON and scope["method"] not in ("GET", "HEAD") and _has_body(headers):
-            _check_type(scope["path"], media)
+        if media == _JSON and b"content-encoding" not in headers:
+            return
+        if scope["method"] not in ("GET", "HEAD") and _has_body(headers):
+            _check_type(scope["path"], media, headers.get(b"content-encoding", b"identity"))
 
     def bears(self, headers: Mapping[bytes, bytes]) -> bool:
         """Return whether a request may see more than health's status."""
-        return self._open or compare_digest(headers.get(b"authorization", b""), self._bearer)
+        return self._access.bears(headers.get(b"authorization", b""))
 
 
 def _has_body(headers: Mapping[bytes, bytes]) -> bool:
@@ -96,8 +96,40 @@ def _check_page(headers: Mapping[bytes, bytes]) -> None:
         )
 
 
-def _check_type(path: str, given: bytes) -> None:
+def _check_repeated(headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """Refuse a request that says twice what it is judged by: another server may read the other."""
+    names = [name for name, _ in headers]
+    for name in _JUDGED:
+        if names.count(name) > 1:
+            raise _unclear(f"it has several {name.decode().title()} headers")
+
+
+def _check_address(address: bytes) -> None:
+    """Refuse what is no text, and would be taken for other text, and U+0000."""
+    try:
+        ours = "\x00" not in unquote_to_bytes(address).decode()
+    except UnicodeDecodeError:
+        ours = False
+    if not ours:
+        raise refusal(
+            400,
+            "malformed-address",
+            "The address has a character that nothing is named with",
+            "the address contains U+0000 (%00), or bytes that are not UTF-8",
+            "Leave it out, or write names in UTF-8, each byte as %XX.",
+        )
+
+
+def _check_type(path: str, given: bytes, encoding: bytes) -> None:
     """Refuse a body that is not said to be JSON: a form's types are what any page may send."""
+    if encoding.lower() != b"identity":
+        raise refusal(
+            415,
+            "unsupported-media-type",
+            "The body is compressed",
+            f"content-encoding: {encoding.decode('latin-1')}",
+            "Send the body as it is, without Content-Encoding.",
+        )
     media = given.partition(b";")[0].strip().lower()
     if media == _JSON or (media.startswith(b"application/") and media.endswith(b"+json")):
         return
@@ -117,11 +149,21 @@ def _is_open(path: str) -> bool:
     return path.startswith(_OPEN_PREFIX) or path in PAGES
 
 
+def _unclear(why: str) -> HttpRefusal:
+    return refusal(
+        400,
+        "malformed-request",
+        "The request does not say clearly what it is",
+        why,
+        "Send each header that counts once, and Host with HTTP/1.1, as clients do by themselves.",
+    )
+
+
 def _foreign_host(host: bytes) -> HttpRefusal:
     return refusal(
         421,
         "foreign-host",
         "The request is addressed to somebody else",
-        f"{host.decode('latin-1')} is no name of this service",
+        f"{host.decode('latin-1') or 'an empty Host'} is no name of this service",
         "Call it as localhost or by its address, or add the name to service.hosts.",
     )

@@ -113,8 +113,16 @@ class WatchedProtocol(HttpToolsProtocol):
         if self._head_bytes + self._packet_bytes > self.limits.header_bytes and self._too_large():
             raise ValueError("the head is too large")
         if not self.parser.should_upgrade():
+            if not self.url.startswith((b"/", b"*")):
+                self._take_host_of_target()
             super().on_headers_complete()
         self._in_head = False
+
+    def _take_host_of_target(self) -> None:
+        """Let a target such as `http://name/path` say whom it is for (RFC 9112, 3.2.2)."""
+        authority = self.url.partition(b"://")[2].partition(b"/")[0].partition(b"?")[0]
+        self.headers[:] = [each for each in self.headers if each[0] != b"host"]
+        self.headers.append((b"host", authority.rpartition(b"@")[2]))
 
     def on_message_complete(self) -> None:
         """The request has arrived."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import socket
 import subprocess
 import sys
@@ -135,6 +136,34 @@ def test_a_request_is_addressed_to_us(http: httpx.Client, host: str, status: int
 
 
 @pytest.mark.parametrize(
+    ("target", "headers", "version", "status"),
+    [
+        ("/v1/events", (), "1.1", 400),
+        ("/v1/events", (), "1.0", 200),
+        ("/v1/events", ("Host: localhost", "Host: evil.example"), "1.1", 400),
+        ("/v1/events", ("Host: evil.example", "Host: localhost"), "1.1", 400),
+        ("/v1/events", ("Host: localhost", "Origin: http://a", "Origin: http://b"), "1.1", 400),
+        ("http://evil.example/v1/events", ("Host: localhost",), "1.1", 421),
+        ("http://localhost/v1/events", ("Host: evil.example",), "1.1", 200),
+        ("http://evil.example@[::1]:7070/v1/events?limit=1", (), "1.1", 200),
+    ],
+)
+def test_a_request_says_once_whom_it_is_for(
+    http: httpx.Client, target: str, headers: tuple[str, ...], version: str, status: int
+) -> None:
+    lines = (f"GET {target} HTTP/{version}", *headers, "Connection: close", "", "")
+    received = exchanged(http, "\r\n".join(lines).encode())
+    assert received.startswith(b"HTTP/1.1 %d " % status), received
+
+
+def test_a_compressed_body_is_told_so(http: httpx.Client) -> None:
+    sent = JSON | {"content-encoding": "gzip"}
+    answer = http.post("/v1/streams/order-1", content=gzip.compress(BODY), headers=sent)
+    assert refusal(answer) == (415, "unsupported-media-type")
+    assert "Content-Encoding" in answer.json()["remedy"]
+
+
+@pytest.mark.parametrize(
     "sent",
     [
         {"origin": "http://evil.example"},
@@ -187,7 +216,17 @@ def test_health_tells_a_stranger_its_status_alone(postgres_dsn: str) -> None:
             assert http.get("/health/ready", headers=headers).json() == {"status": "ready"}
 
 
-@pytest.mark.parametrize("path", ["/v1/streams/order-%00", "/v1/events?category=%00"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/streams/order-%00",
+        "/v1/events?category=%00",
+        # Bytes that are no text would all become the same character, and name the same stream.
+        "/v1/streams/order-%ff",
+        "/v1/streams/order-%C3%28",
+        "/v1/events?category=%fe",
+    ],
+)
 def test_no_character_of_an_address_is_an_error_of_ours(http: httpx.Client, path: str) -> None:
     for method in ("GET", "POST", "DELETE"):
         answer = http.request(method, path, content=BODY, headers=JSON)

@@ -46,6 +46,20 @@ def test_the_workspaces_own_token_is_asked_for_by_default(tmp_path: Path) -> Non
     assert not access.bears(b"Bearer ")
 
 
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER", "Bearer "])
+def test_the_name_of_the_scheme_has_no_case(scheme: str) -> None:
+    access = Access(token="secret")
+    assert access.bears(f"{scheme} secret".encode())
+    assert not access.bears(f"{scheme} secre".encode())
+    assert not access.bears(scheme.encode())
+    assert not access.bears(b"secret")
+
+
+@pytest.mark.parametrize("host", ["localhost:1@evil", "localhost:x", "[::1", "[::1]evil", "a:1:2"])
+def test_what_is_no_host_names_nobody(host: str) -> None:
+    assert not Access(hosts=frozenset({"a"})).names(host)
+
+
 def test_a_token_of_the_environment_beats_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
