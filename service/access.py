@@ -46,8 +46,7 @@ class Access:
         scheme, _, given = authorization.partition(b" ")
         return not self.token or (
             # Names of schemes are the same in any case (RFC 9110, 11.1).
-            scheme.lower() == b"bearer"
-            and hmac.compare_digest(given.strip(), self.token.encode())
+            scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), self.token.encode())
         )
 
 
