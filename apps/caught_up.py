@@ -253,6 +253,7 @@ def _awaited(
     waiting: Waiting, *, timeout_s: float, show: Callable[[Behind], None]
 ) -> CaughtUpEpoch:
     started, look_at_s, settings = time.monotonic(), 0.0, waiting.settings
+    still: list[Standstill] = []
     while True:
         with _told_with_causes(settings):
             found = waiting.look()
@@ -265,13 +266,12 @@ def _awaited(
                 waited_s=waited_s,
                 waiting=found.waiting,
             )
-        still: list[Standstill] = []
         if waited_s >= look_at_s:
             look_at_s = waited_s + LOOK_S
             still = [*standing_still(settings), *_paused(settings, found.missing)]
-        if still:
             _refuse_standstill(still)
-            found = replace(found, missing=(*found.missing, *map(str, still)))
+        # What was seen last counts until the next look, and whenever time is over.
+        found = replace(found, missing=(*found.missing, *map(str, still)))
         if waited_s > timeout_s:
             reasons = "; ".join([*found.missing, *_reasons(settings)])
             raise Unavailable(
