@@ -217,13 +217,13 @@ def ensure(
         scope = scope_of(source, connection, name, runs=runs)
         desired = connector_of(source, access, placement, scope, renewed=renew)
         known = None if renew else access.known
-        seen = _refuse_lost(source, desired, connection, connect, known)
+        _refuse_lost(source, desired, connection, connect, known)
         _admit(source.name, desired.name, scope, connect)
         tells = ddl.ensure(connection)
         tables, lists = tuple(scope.tables), scope.columns
         if not runs:
             ensure_publication(connection, name, tables, columns=lists)
-            if not desired.snapshot and seen.slot is None:
+            if not desired.snapshot:
                 make_slot(connection, name)
             before_start(_incarnation(connection, name, access, renewed=renew))
         status = ensure_connector(desired, connection, connect, timeout_s=timeout_s)
@@ -360,7 +360,7 @@ def _refuse_lost(
     connection: Connection,
     connect: ConnectClient,
     known: Incarnation | None,
-) -> SlotWatch:
+) -> None:
     """Refuse to go on where changes are missing, or where another database answers."""
     there = connect.config(desired.name) is not None
     seen = watch(
@@ -377,7 +377,6 @@ def _refuse_lost(
             f" {desired.database.name}",
             remedy="Capture the other database under another name, or remove this source first.",
         )
-    return seen
 
 
 def _incarnation(

@@ -8,8 +8,11 @@ that is `lost`, a state of its own, which no restart ends.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import NoReturn
 
 import psycopg
 from psycopg.conninfo import make_conninfo
@@ -25,7 +28,8 @@ ALARM_SHARE = 0.4
 ALARM_BYTES = 2 * 1024**3
 """And before this much, where the server sets no limit: then the disk is the limit."""
 _NO_PUBLICATION = re.compile(r'publication "[^"]*" does not exist')
-_MAKE_TIMEOUT = "10s"
+_MAKE_TIMEOUT_S = 10.0
+_LOOK_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,25 +109,43 @@ def watch(
 def make_slot(connection: Connection, name: str) -> Slot:
     """Make the slot, and wait for the transactions that are open. Raises `Unavailable` naming them.
 
-    It is one that standbys keep, too, where the server can do that.
+    It is one that standbys keep, too, where the server can do that. One that somebody else makes
+    at this moment is waited for: a pipeline and a command may start a source at once.
     """
+    deadline = time.monotonic() + _MAKE_TIMEOUT_S
+    while (made := slot(connection, name)) is None or made.confirmed_lsn is None:
+        if time.monotonic() > deadline:
+            _refuse_waiting(connection, name)
+        if made is None:
+            _make(connection, name)
+        else:
+            time.sleep(_LOOK_S)
+    return made
+
+
+def _make(connection: Connection, name: str) -> None:
+    """Make the slot, unless somebody else does."""
     failover = ", failover => true" if connection.info.server_version >= 170000 else ""
     try:
-        connection.execute(f"SET lock_timeout = '{_MAKE_TIMEOUT}'".encode())
-        connection.execute(
-            f"SELECT pg_create_logical_replication_slot(%s, 'pgoutput'{failover})".encode(), (name,)
-        )
+        connection.execute(f"SET lock_timeout = '{_MAKE_TIMEOUT_S:g}s'".encode())
+        with suppress(psycopg.errors.DuplicateObject):
+            connection.execute(
+                f"SELECT pg_create_logical_replication_slot(%s, 'pgoutput'{failover})".encode(),
+                (name,),
+            )
     except psycopg.errors.LockNotAvailable as error:
-        raise Unavailable(
-            f"slot {name} waits for open transactions: {_open_writers(connection)}",
-            remedy="End them (SELECT pg_terminate_backend(PID)), then repeat.",
-        ) from error
+        _refuse_waiting(connection, name, error)
     finally:
         connection.execute("RESET lock_timeout")
-    made = slot(connection, name)
-    if made is None:
-        raise Unavailable(f"slot {name} was dropped the moment it was made")
-    return made
+
+
+def _refuse_waiting(
+    connection: Connection, name: str, cause: psycopg.Error | None = None
+) -> NoReturn:
+    raise Unavailable(
+        f"slot {name} waits for open transactions: {_open_writers(connection)}",
+        remedy="End them (SELECT pg_terminate_backend(PID)), then repeat.",
+    ) from cause
 
 
 def next_incarnation(

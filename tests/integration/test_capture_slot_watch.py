@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psycopg
@@ -16,7 +17,7 @@ from cdc import slots, sources
 from cdc.connect import ConnectClient
 from cdc.copies import copy_requests as copies
 from cdc.database import Connection, connected
-from cdc.replication import slot
+from cdc.replication import Slot, slot
 from cdc.slots import make_slot, next_incarnation, server_of, switch_point, watch
 from cdc.upkeep.lifecycle import resnapshot
 from cdc.upkeep.noted_incarnations import incarnation_of
@@ -197,7 +198,7 @@ def test_a_new_slot_is_not_taken_for_the_lost_one_after_a_crash(
 def test_making_a_slot_names_the_transaction_that_it_waits_for(
     own_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slots, "_MAKE_TIMEOUT", "500ms")
+    monkeypatch.setattr(slots, "_MAKE_TIMEOUT_S", 0.5)
     dsn = own_cluster.dsn("postgres")
     run(dsn, "CREATE TABLE w (i int)")
     with (
@@ -211,6 +212,26 @@ def test_making_a_slot_names_the_transaction_that_it_waits_for(
         assert slot(connection, SLOT) is None
     with connected(dsn) as connection:
         assert make_slot(connection, SLOT).name == SLOT
+
+
+def test_a_pipeline_and_a_command_that_start_a_source_at_once_make_one_slot(
+    own_cluster: Cluster,
+) -> None:
+    """Both look while none is there; the first one to make it waits for a transaction."""
+    dsn = own_cluster.dsn("postgres")
+    run(dsn, "CREATE TABLE w (i int)")
+
+    def made() -> Slot:
+        with connected(dsn) as connection:
+            return make_slot(connection, SLOT)
+
+    with ThreadPoolExecutor(2) as pool, connected(dsn) as connection:
+        with psycopg.connect(dsn) as writer:
+            writer.execute("INSERT INTO w VALUES (1)")
+            starts = [pool.submit(made) for _ in range(2)]
+            until(lambda: slot(connection, SLOT) is not None, "a slot is being made")
+        one, other = (start.result(60) for start in starts)
+    assert one.confirmed_lsn == other.confirmed_lsn is not None
 
 
 def _known(dsn: str) -> Incarnation:
