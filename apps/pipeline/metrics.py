@@ -96,12 +96,8 @@ class PipelineMetrics:
         self._still, self._quarantine = (
             Gauge(name, text, labels, registry=self.registry) for name, text, labels in WAITING
         )
-        self.part_up = Gauge(
-            "penstock_part_up",
-            "1 while a server beside the pipeline answers it",
-            ["part"],
-            registry=self.registry,
-        )
+        said = "1 while a server beside the pipeline answers it"
+        self.part_up = Gauge("penstock_part_up", said, ["part"], registry=self.registry)
         self.sinks = SinkMetrics(self.registry)
         self.slots = SlotMetrics(self.registry)
         self.copies = CopyMetrics(self.registry)

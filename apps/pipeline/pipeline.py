@@ -126,11 +126,9 @@ class Pipeline:
         self._verifying = Verifying(site, self._registry, metrics.verify)
         self._sinks = sinks_of(settings, self._lake, self._registry, metrics.sinks)
         self._neighbours = neighbours_of(settings, self._registry, self._topics, metrics.part_up)
-        of_capture = self._keeper, self._copier, self._verifying
-        self._others: tuple[Looping, ...] = (*of_capture, self._lag, self._sinks, self._neighbours)
-        self._stop = threading.Event()
-        self._patience = Patience()
-        self._stuck = StuckSources()
+        beside = self._verifying, self._lag, self._sinks, self._neighbours
+        self._others: tuple[Looping, ...] = (self._keeper, self._copier, *beside)
+        self._stop, self._patience, self._stuck = threading.Event(), Patience(), StuckSources()
         self._last: Committed | None = None
         self._ingest_loop, self._topology_loop = Loop("ingest"), Loop("topology")
         self._projections_loop = Loop(PROJECTIONS)
