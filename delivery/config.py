@@ -22,6 +22,7 @@ from delivery.mail import ADDRESS
 from delivery.secrets import FORM
 from eventstore.groups.model import Terms, check_name
 from eventstore.store import EventFilter
+from kernel.complaints import complaint_of
 from kernel.errors import Misconfigured, PenstockError
 from kernel.positions import Position
 
@@ -165,9 +166,7 @@ def _read(path: Path) -> DeliveryFile | BrokenFile:
         check_name(found.subscription)
         _check_times(found)
     except ValidationError as error:
-        first = error.errors(include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"] if part not in ("webhook", "mail"))
-        reason = f"{place or 'kind'}: {first['msg']}"
+        reason = _complaint(error)
     except (OSError, ValueError) as error:
         reason = f"is not valid TOML: {error}"
     except PenstockError as error:
@@ -181,6 +180,14 @@ def _read(path: Path) -> DeliveryFile | BrokenFile:
             remedy="Mend the file, which is then taken up; docs/how-to/deliver-events.md.",
         ),
     )
+
+
+def _complaint(error: ValidationError) -> str:
+    found = error.errors(include_input=False)
+    if not found[0]["loc"]:
+        return "kind: expected 'webhook' or 'mail'"
+    # Which kind it is stands in front of each place.
+    return complaint_of([{**each, "loc": each["loc"][1:]} for each in found])
 
 
 def _check_times(found: DeliveryFile) -> None:

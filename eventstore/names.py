@@ -6,6 +6,7 @@ import re
 from uuid import UUID
 
 from kernel.errors import InvalidRequest, NotFound
+from schemas.json_values import shown
 
 CATEGORY = r"[a-z][a-z0-9_]{0,62}"
 STREAM_MAX_CHARS = 255
@@ -39,7 +40,7 @@ def category_of(stream: str) -> str:
     match = _STREAM.fullmatch(stream)
     if match is None or len(stream) > STREAM_MAX_CHARS:
         raise InvalidRequest(
-            f"{stream[:300]!r} is not a stream name",
+            f"{shown(stream)} is not a stream name",
             remedy=f"Name streams category-id: the category matches {CATEGORY}, the id has no "
             f"blanks and no '/', the whole at most {STREAM_MAX_CHARS} characters. "
             "Example: order-1042",
@@ -79,7 +80,7 @@ def check_type(name: object) -> str:
             _TYPES.add(name)
         return name
     raise InvalidRequest(
-        f"{name!r} is not an event type",
+        f"{shown(name)} is not an event type",
         remedy=f"A type matches {_TYPE.pattern}. Example: departed",
     )
 
@@ -89,7 +90,7 @@ def check_queried_type(name: str) -> str:
     if _QUERIED_TYPE.fullmatch(name):
         return name
     raise InvalidRequest(
-        f"{name[:300]!r} is not an event type",
+        f"{shown(name)} is not an event type",
         remedy="Name a type as placed, or of one category as order.placed",
     )
 
@@ -99,7 +100,7 @@ def check_tag(tag: object) -> str:
     if isinstance(tag, str) and len(tag) <= TAG_MAX_CHARS and _TAG.fullmatch(tag):
         return tag
     raise InvalidRequest(
-        f"{tag!r} is not a tag",
+        f"{shown(tag)} is not a tag",
         remedy=f"A tag is text without blanks, 1 to {TAG_MAX_CHARS} characters, as course:7",
     )
 

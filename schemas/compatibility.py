@@ -14,8 +14,10 @@ from typing import Any, cast
 import orjson
 
 from kernel.errors import SchemaViolation
+from schemas.json_values import shown
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_FULL_NAME = re.compile(rf"{_NAME.pattern}(\.{_NAME.pattern})*")
 _PROMOTES: Mapping[str, frozenset[str]] = {
     "long": frozenset({"int"}),
     "float": frozenset({"int", "long"}),
@@ -40,7 +42,9 @@ def parse(schema_json: str) -> Any:
         return fastavro.schema.parse_schema(schema, _write_hint=False)
     except orjson.JSONDecodeError as error:
         raise _no_schema(f"not JSON: {error}") from error
-    except (fastavro.schema.SchemaParseException, fastavro.schema.UnknownType) as error:
+    except fastavro.schema.UnknownType as error:
+        raise _no_schema(f"there is no type {shown(error.name)}") from error
+    except fastavro.schema.SchemaParseException as error:
         raise _no_schema(f"{error}") from error
     except KeyError as error:
         raise _no_schema(f"a part of it lacks {error}") from error
@@ -185,20 +189,46 @@ class _Comparison:
 
 
 def _check_names(schema: Any) -> None:
-    """Refuse field names that other Avro libraries refuse; fastavro lets them pass."""
+    """Refuse names, and things in place of types, that other libraries refuse.
+
+    fastavro lets them pass, or stumbles over them.
+    """
     match schema:
+        case {"type": "record" | "error" | "enum" | "fixed", "name": name} if not (
+            _is_full_name(name) and _is_full_name(schema.get("namespace") or name)
+        ):
+            wrong = schema["namespace"] if _is_full_name(name) else name
+            raise ValueError(f"{shown(wrong)} is not the name of a type")
         case list():
             for branch in schema:
                 _check_names(branch)
         case {"fields": [*fields]}:
-            for field in fields:
-                if not _NAME.fullmatch(str(field["name"])):
-                    raise ValueError(f"{field['name']!r} is not a field name")
-                _check_names(field.get("type"))
+            _check_fields(fields)
         case {"type": "record" | "error"}:
             raise ValueError("a record needs a list of fields")
         case {"items": inner} | {"values": inner} | {"type": inner}:
             _check_names(inner)
+        case str() | dict():
+            pass
+        case _:
+            raise ValueError(f"{shown(schema)} is not a type")
+
+
+def _is_full_name(name: object) -> bool:
+    return isinstance(name, str) and _FULL_NAME.fullmatch(name) is not None
+
+
+def _check_fields(fields: list[Any]) -> None:
+    names: set[str] = set()
+    for field in fields:
+        name = field.get("name") if isinstance(field, dict) else None
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise ValueError(f"{shown(field if name is None else name)} is not a field name")
+        if name in names:
+            raise ValueError(f"the field {name} is there twice")
+        names.add(name)
+        if "type" in field:
+            _check_names(field["type"])
 
 
 def _collect(schema: Any, names: dict[str, Any]) -> None:

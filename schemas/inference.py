@@ -19,7 +19,7 @@ import orjson
 
 from kernel.errors import SchemaViolation
 from schemas.json_codec import INFERRED_KEY, INFERRED_VALUE
-from schemas.json_values import SCALARS, describe, is_whole
+from schemas.json_values import SCALARS, describe, is_whole, shown
 
 MAX_DEPTH = 16
 MAX_FIELDS = 500
@@ -132,7 +132,7 @@ def _field(name: str, schema: _Schema) -> dict[str, Any]:
 def _check_name(key: str, folded: set[str], path: str) -> None:
     if not _FIELD_NAME.fullmatch(key):
         raise _violation(
-            f"{path}.{key}", f"a field name matches {_FIELD_NAME.pattern}: it becomes a column"
+            path, f"{shown(key)} is no field name, which becomes a column: {_FIELD_NAME.pattern}"
         )
     if key.lower() in folded:
         raise _violation(f"{path}.{key}", "differs from another field in upper and lower case only")

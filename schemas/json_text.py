@@ -14,6 +14,7 @@ from typing import Any, Final
 import orjson
 
 from kernel.errors import InvalidRequest
+from schemas.json_values import shown
 
 _BLANKS: Final = b" \t\r\n"
 _MANY_DIGITS: Final = b"0" * 16
@@ -100,7 +101,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise InvalidRequest(
-            f"the key {twice[:100]!r} occurs twice in one object",
+            f"the key {shown(twice)} occurs twice in one object",
             remedy="Name each field once: which of two values counts is not for us to guess.",
         )
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import struct
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
@@ -39,6 +40,17 @@ def inside(error: SchemaViolation, place: str) -> SchemaViolation:
     return misfit(str(error.fields["complaint"]), place + str(error.fields["path"])[1:])
 
 
+def shown(value: object, at_most: int = 100) -> str:
+    """Show the beginning of a JSON value: a text in single quotes, all else as it was sent."""
+    if isinstance(value, str):
+        return repr(value if len(value) <= at_most else value[:at_most] + "…")
+    if isinstance(value, Decimal):
+        text = str(value)
+    else:
+        text = json.dumps(value, default=str, ensure_ascii=False)
+    return text if len(text) <= at_most else text[:at_most] + "…"
+
+
 def describe(value: object) -> str:
     """Name a JSON value's kind and show its beginning."""
     match value:
@@ -49,8 +61,7 @@ def describe(value: object) -> str:
         case int() | float() | Decimal():
             return f"the number {value}"
         case str():
-            shown = value if len(value) <= _SHOWN_CHARS else value[:_SHOWN_CHARS] + "…"
-            return f"the text {shown!r}"
+            return f"the text {shown(value, _SHOWN_CHARS)}"
         case list():
             return "a list"
         case _:

@@ -11,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from kernel.complaints import complaint_of
 from kernel.errors import InvalidRequest, PenstockError
 from service import (
     command_routes,
@@ -105,9 +106,7 @@ def _translated(error: Exception) -> Exception:
     """Turn the framework's own errors into ours."""
     match error:
         case RequestValidationError():
-            first = error.errors()[0]
-            place = ".".join(str(part) for part in first["loc"])
-            return InvalidRequest(f"{place}: {first['msg']}")
+            return InvalidRequest(complaint_of(error.errors()))
         case HTTPException(status_code=404):
             return refusal(404, "not-found", "There is no such thing", "no such path", "See /docs.")
         case HTTPException():

@@ -18,6 +18,7 @@ from eventstore.store import Expected
 from kernel.errors import InvalidRequest
 from kernel.positions import Version
 from schemas.json_text import parse
+from schemas.json_values import shown
 from schemas.records import NewEvent
 from service.conditions import condition_of
 from service.idempotency import event_id, key_metadata
@@ -210,7 +211,7 @@ def _expected(value: object, place: str) -> Expected | None:
     if value in _EXPECTED_WORDS:
         return cast(Expected, value)
     raise InvalidRequest(
-        f"{place}.expected_version: {value!r} is no version",
+        f"{place}.expected_version: {shown(value)} is no version",
         remedy=f"Send a whole number from 0, or one of: {', '.join(_EXPECTED_WORDS)}",
     )
 
@@ -245,7 +246,7 @@ def _id(value: object, place: str, derived: UUID | None) -> UUID:
         return UUID(cast(str, value))
     except (ValueError, AttributeError, TypeError):
         raise InvalidRequest(
-            f"{place}.id: {value!r} is no UUID",
+            f"{place}.id: {shown(value)} is no UUID",
             remedy="Send a UUID of your own per event; it makes a retry safe.",
         ) from None
 
@@ -259,7 +260,7 @@ def moment_of(value: object, place: str) -> datetime:
     except (ValueError, TypeError, OverflowError):
         pass
     raise InvalidRequest(
-        f"{place}: {value!r} is no time with an offset",
+        f"{place}: {shown(value)} is no time with an offset",
         remedy="Send ISO 8601 with an offset, as 2013-01-01T05:15:00Z",
     )
 
@@ -287,7 +288,7 @@ def _object(value: Any, keys: frozenset[str], place: str) -> Mapping[str, Any]:
     unknown = value.keys() - keys
     if unknown:
         raise InvalidRequest(
-            f"{place}: unknown field {min(unknown)!r}",
+            f"{place}: unknown field {shown(min(unknown))}",
             remedy=f"The fields are: {', '.join(sorted(keys))}",
         )
     return value

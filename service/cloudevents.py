@@ -20,6 +20,7 @@ import orjson
 from eventstore.names import category_of
 from kernel.errors import InvalidRequest
 from schemas.json_text import dump, parse
+from schemas.json_values import shown
 from service.bodies import parse_json
 from service.problems import refusal
 
@@ -161,7 +162,7 @@ def _check_attributes(attributes: Any, place: str) -> None:
         raise InvalidRequest(f"{place}: expected a CloudEvent, an object")
     if attributes.get("specversion") != "1.0":
         raise InvalidRequest(
-            f"{place}.specversion: {attributes.get('specversion')!r} is not supported",
+            f"{place}.specversion: {shown(attributes.get('specversion'))} is not supported",
             remedy="Send CloudEvents 1.0, with specversion 1.0.",
         )
     for name in _REQUIRED:
@@ -180,7 +181,7 @@ def _check_values(attributes: Mapping[str, object], place: str) -> None:
     for name, value in attributes.items():
         if not _ATTRIBUTE.fullmatch(name):
             raise InvalidRequest(
-                f"{place}: {name!r} is no attribute name",
+                f"{place}: {shown(name)} is no attribute name",
                 remedy="Names of attributes are made of a-z and 0-9.",
             )
         if not isinstance(value, str | int | bool | None):
@@ -209,7 +210,7 @@ def _type(type_: str, category: str, place: str) -> str:
     if not before or before[-1] == category:
         return last
     raise InvalidRequest(
-        f"{place}.type: {type_!r} does not belong into category {category}",
+        f"{place}.type: {shown(type_)} does not belong into category {category}",
         remedy=f"Name it {category}.{last}, with any prefix and a dot in front, or append to a "
         f"stream of category {before[-1]}.",
     )

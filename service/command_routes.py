@@ -16,6 +16,7 @@ from eventstore.deciders.live_deciders import Deciders
 from eventstore.ids import new_id
 from eventstore.names import CAUSATION_ID, CORRELATION_ID, category_of
 from kernel.errors import InvalidRequest, NotFound
+from schemas.json_values import shown
 from service.bodies import moment_of, parse_json
 from service.http import read_body
 from service.idempotency import idempotency_key
@@ -196,7 +197,7 @@ def _stream(category: str, id_: str) -> str:
     stream = f"{category}-{id_}"
     if category_of(stream) != category:
         raise InvalidRequest(
-            f"{category!r} is no category",
+            f"{shown(category)} is no category",
             remedy="A category has no '-'; the id may have some.",
         )
     return stream

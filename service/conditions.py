@@ -8,6 +8,7 @@ from eventstore.conditions import Condition, Query, QueryItem
 from eventstore.names import check_queried_type, check_tag
 from kernel.errors import InvalidRequest
 from kernel.positions import Position
+from schemas.json_values import shown
 
 _EXAMPLE: Final = 'Example: {"query": [{"types": ["enrolled"], "tags": ["course:7"]}], "after": 41}'
 _LONG: Final = frozenset({"query", "after"})
@@ -29,7 +30,7 @@ def condition_of(value: object, place: str = "$.condition") -> Condition:
     after = document.get("after", 0)
     if type(after) is not int or not 0 <= after < 2**63:
         raise InvalidRequest(
-            f"{place}.after: {after!r} is no position",
+            f"{place}.after: {shown(after)} is no position",
             remedy="Send the head that came with the events you decided on, or 0.",
         )
     return Condition(query=query, after=Position(after))
@@ -69,7 +70,7 @@ def _object(value: object, place: str, keys: frozenset[str]) -> dict[str, Any]:
     unknown = value.keys() - keys
     if unknown:
         raise InvalidRequest(
-            f"{place}: unknown field {min(unknown)!r}",
+            f"{place}: unknown field {shown(min(unknown))}",
             remedy=f"The fields are: {', '.join(sorted(keys))}",
         )
     return value

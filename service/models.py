@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
 
+from kernel.complaints import complaint_of
 from kernel.errors import InvalidRequest
 from service.bodies import parse_json
 from service.http import read_body
@@ -28,9 +29,7 @@ async def body_of(
     try:
         return model.model_validate(parse_json(raw or instead, config.limits.json_depth))
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, ("$", *first["loc"])))
-        raise InvalidRequest(f"{place}: {first['msg']}", remedy=remedy) from None
+        raise InvalidRequest(complaint_of(error.errors(), "$"), remedy=remedy) from None
 
 
 def json_body(schema: Mapping[str, Any], *, required: bool = True) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl
 from fastapi import Request
 from fastapi.routing import APIRoute
 
+from schemas.json_values import shown
 from service.problems import refusal
 
 
@@ -29,7 +30,7 @@ def check_parameters(
                 400,
                 "repeated-parameter",
                 "The route takes this parameter once",
-                f"parameter {name!r} is there more than once",
+                f"parameter {shown(name)} is there more than once",
                 f"Give {name} one value.",
             )
         seen.add(name)
@@ -40,7 +41,7 @@ def check_parameters(
                 400,
                 "unknown-parameter",
                 "The route has no such parameter",
-                f"unknown parameter {name!r}",
+                f"unknown parameter {shown(name)}",
                 f"{hint}The route's parameters are: {', '.join(names) or 'none'}",
             )
 

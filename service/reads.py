@@ -14,6 +14,7 @@ from eventstore.sizes import PAGE_BYTES, bytes_of
 from eventstore.store import Direction, EventFilter, EventPage
 from kernel.errors import BeyondHead, InvalidRequest
 from kernel.positions import Position
+from schemas.json_values import shown
 from schemas.records import RecordedEvent
 from service.bodies import parse_json
 from service.conditions import query_of
@@ -336,7 +337,9 @@ async def _start(opened: Opened, text: str) -> Position:
         return await opened.store.head()
     if text.isascii() and text.isdigit() and len(text) <= 18:
         return Position(int(text))
-    raise InvalidRequest(f"{text!r} is no position", remedy="Send a whole number from 0, or `end`.")
+    raise InvalidRequest(
+        f"{shown(text)} is no position", remedy="Send a whole number from 0, or `end`."
+    )
 
 
 def page_size(runtime: Runtime, limit: int | None) -> int:

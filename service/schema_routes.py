@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from eventstore.names import CATEGORY
 from kernel.errors import InvalidRequest
 from schemas.compatibility import Level
+from schemas.json_values import shown
 from schemas.registry import RegisteredSchema
 from service.limits import check_depth
 from service.models import body_of, described
@@ -103,7 +104,7 @@ def _checked(subject: str) -> str:
     if _SUBJECT.fullmatch(subject):
         return subject
     raise InvalidRequest(
-        f"{subject!r} is no subject", remedy="Name it CATEGORY.TYPE, as order.placed"
+        f"{shown(subject)} is no subject", remedy="Name it CATEGORY.TYPE, as order.placed"
     )
 
 

@@ -11,6 +11,7 @@ from uuid import UUID
 from eventstore.store import EVERYTHING, EventFilter
 from kernel.errors import InvalidRequest
 from kernel.positions import Position
+from schemas.json_values import shown
 from schemas.records import RecordedEvent
 
 MAX_GROUPS = 200
@@ -33,7 +34,7 @@ def check_name(name: str) -> str:
     if is_name(name):
         return name
     raise InvalidRequest(
-        f"{name[:100]!r} cannot name a subscription",
+        f"{shown(name)} cannot name a subscription",
         remedy=f"A name matches {_NAME.pattern}. Example: orders-to-shop",
     )
 
@@ -43,7 +44,7 @@ def check_consumer(name: str) -> str:
     if _CONSUMER.fullmatch(name):
         return name
     raise InvalidRequest(
-        f"{name[:150]!r} cannot name a consumer",
+        f"{shown(name)} cannot name a consumer",
         remedy="Use 1 to 128 characters without blanks, as worker-1",
     )
 

@@ -14,6 +14,7 @@ from eventstore.postgres.connect import Connection, Pool
 from eventstore.postgres.group_rows import OpenRound, opened, saved_values
 from eventstore.postgres.queries import query, results
 from kernel.errors import NotFound
+from schemas.json_values import shown
 
 _LOCK_TIMEOUT = "SET lock_timeout = '5s'"
 
@@ -74,7 +75,7 @@ def check_known(name: str) -> None:
 def unknown(name: str) -> NotFound:
     """Return the error for a group that is not there."""
     return NotFound(
-        f"no subscription is named {name[:100]!r}",
+        f"no subscription is named {shown(name)}",
         remedy="penstock subscription list shows what there is.",
     )
 

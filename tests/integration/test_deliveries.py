@@ -210,10 +210,10 @@ def test_mail_is_sent_once_per_event(postgres_dsn: str, tmp_path: Path) -> None:
     [
         (["kind ="], "is not valid TOML"),
         (['kind = "fax"'], "kind: "),
-        (['kind = "webhook"', 'url = "http://h/"'], "secret: Field required"),
+        (['kind = "webhook"', 'url = "http://h/"'], "secret: required, and missing"),
         (
             ['kind = "webhook"', 'url = "http://h/"', 'secret = "whsec_inline"'],
-            "secret: String should match",
+            "secret: must match",
         ),
         (
             ['kind = "webhook"', 'url = "http://h/"', 'secret = "env:NOT_SET_ANYWHERE"'],

@@ -65,14 +65,14 @@ def test_what_a_file_says(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "kind: "),
-        (WEBHOOK + 'colour = "red"', "colour: Extra inputs are not permitted"),
+        ("", "kind: expected 'webhook' or 'mail'"),
+        (WEBHOOK + 'colour = "red"', "colour: there is no such field"),
         (WEBHOOK.replace("https:", "ftp:"), "url: "),
-        (WEBHOOK + "start = -1", "start"),
+        (WEBHOOK + "start = -1", "start: must be at least 0, or expected 'end'"),
         (WEBHOOK + "concurrency = 0", "concurrency: "),
         (WEBHOOK + 'subscription = "No"', "cannot name a subscription"),
         (WEBHOOK + "[retry]\nmax_deliveries = 0", "max_deliveries: 0 is not in 1 to 1000"),
-        (MAIL.replace("a@b.example", "nobody"), "from: "),
+        (MAIL.replace("a@b.example", "nobody"), "from: is no mail address"),
         (MAIL.replace('["{data.mail}"]', "[]"), "to: "),
         (MAIL + 'password = "hunter2"', "password: "),
         ("x = \x00", "is not valid TOML"),
