@@ -14,14 +14,18 @@ _TAIL_LINES = 6
 
 
 def last_words(path: Path) -> str:
-    """Return the last lines of a log in one, or what there is instead of them."""
+    """Return the last lines of a log in one, or what there is instead of them.
+
+    What a part says at each of its deaths is there once.
+    """
     try:
         with path.open("rb") as log:
             log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
             lines = log.read().decode("utf-8", "replace").strip().splitlines()
     except OSError:
         return "(no log)"
-    return " | ".join(line.strip() for line in lines[-_TAIL_LINES:]) or "(nothing printed)"
+    different = list(dict.fromkeys(line.strip() for line in lines))
+    return " | ".join(different[-_TAIL_LINES:]) or "(nothing printed)"
 
 
 def tail(files: Sequence[Path], *, lines: int, follow: bool = False) -> Iterator[tuple[str, str]]:

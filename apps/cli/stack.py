@@ -34,6 +34,12 @@ PortBase = Annotated[
 ]
 APPLICATIONS = ("service", "pipeline")
 """The parts that are our own programs; the rest are other people's servers."""
+_NEEDED = {
+    "postgres.dsn": ("postgres", APPLICATIONS),
+    "registry.url": ("registry", APPLICATIONS),
+    "kafka.bootstrap": ("kafka", ("pipeline",)),
+}
+"""By setting: the part that provides it, and who needs it."""
 
 
 def register(app: typer.Typer) -> None:
@@ -69,6 +75,7 @@ def up(
 
     found = settings.load(workspace)
     parts = chosen_parts(only, without)
+    check_needs(parts, found, postgres)
     options = stack_options(
         found,
         parts=parts,
@@ -177,6 +184,19 @@ def chosen_parts(only: str | None, without: str | None) -> tuple[str, ...]:
             remedy=f"Leave one of the two out; the parts are: {', '.join(everything)}",
         )
     return left
+
+
+def check_needs(parts: Sequence[str], known: settings.Settings, postgres: str | None) -> None:
+    """Refuse our programs without what they cannot start without: they would try in vain."""
+    for key, (part, whose) in _NEEDED.items():
+        lacking = [name for name in whose if name in parts]
+        given = known.text(key) or (part == "postgres" and postgres)
+        if lacking and part not in parts and not given:
+            raise InvalidRequest(
+                f"{lacking[0]} needs {part}, which is not among the parts to start",
+                remedy=f"penstock up --only {','.join([part, *parts])}. Or set {key} in "
+                f"{settings.CONFIG_FILE}.",
+            )
 
 
 def down(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:

@@ -52,7 +52,7 @@ def told(error: Any) -> InvalidRequest:
     if found is not None:
         return InvalidRequest(
             f"nothing takes '{found['words']}'",
-            remedy=f"{usage_of(context)}. Text with blanks stands in quotes.",
+            remedy=f"{usage_of(context)}. Text with blanks stands in quotes. {help_}",
         )
     return InvalidRequest(error.format_message(), remedy=help_)
 

@@ -125,6 +125,8 @@ MISTAKES = [
     ("stream delete order-1", EXIT_UNHEALTHY, "does not answer: Connection refused"),
     ("up -w /proc/x", EXIT_FAILED, "cannot be written: No such file or directory"),
     ("up --only nothing", EXIT_USAGE, "no part 'nothing'"),
+    ("up --only postgres,service", EXIT_USAGE, "service needs registry, which is not among"),
+    ("up --without kafka", EXIT_USAGE, "pipeline needs kafka, which is not among"),
     ("up --only kafka --without kafka", EXIT_USAGE, "leave no part to start"),
     ("up --port-base 99999", EXIT_USAGE, "expected 65529 or less, found 99999"),
     ("up --port-base 0", EXIT_USAGE, "expected 1024 or more, found 0"),
