@@ -23,6 +23,7 @@ from schemas.json_values import SCALARS, describe, is_whole, shown
 
 MAX_DEPTH = 16
 MAX_FIELDS = 500
+_SHOWN_CHARS = 100
 _FIELD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 _Schema = Any
@@ -131,8 +132,10 @@ def _field(name: str, schema: _Schema) -> dict[str, Any]:
 
 def _check_name(key: str, folded: set[str], path: str) -> None:
     if not _FIELD_NAME.fullmatch(key):
+        place = key if len(key) <= _SHOWN_CHARS else f"{key[:_SHOWN_CHARS]}…"
         raise _violation(
-            path, f"{shown(key)} is no field name, which becomes a column: {_FIELD_NAME.pattern}"
+            f"{path}.{place}",
+            f"{shown(key)} is no field name, which becomes a column: {_FIELD_NAME.pattern}",
         )
     if key.lower() in folded:
         raise _violation(f"{path}.{key}", "differs from another field in upper and lower case only")
