@@ -126,8 +126,9 @@ class ConnectorKeeper:
             desired = self._look_at(name, source, connect)
             if self._ensured.get(name) != desired:
                 status = self._ensure(source, connect)
-                # What there is may have changed by it: the publication, first of all.
-                self._ensured[name] = self._look_at(name, source, connect)
+                # As it was before: what changed meanwhile, by DDL or by this itself, is applied
+                # at the next look.
+                self._ensured[name] = desired
             else:
                 status = connect.status(f"{self._site.name}-{name}")
                 if status.failed:

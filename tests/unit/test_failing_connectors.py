@@ -84,6 +84,25 @@ def test_what_no_restart_mends_is_not_restarted(keeper: ConnectorKeeper) -> None
     assert list(keeper.failing) == ["shop"]
 
 
+def test_ddl_while_a_source_is_brought_up_to_date_is_seen_at_the_next_look(
+    keeper: ConnectorKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key renamed in that moment would stay unknown until another change."""
+    key, applied = "id", list[str]()
+
+    def ensure(source: object, connect: ConnectClient) -> ConnectorStatus:
+        nonlocal key
+        applied.append(key)
+        key = "number"
+        return connect.status("w-shop")
+
+    monkeypatch.setattr(keeper, "_look_at", lambda name, source, connect: key)
+    monkeypatch.setattr(keeper, "_ensure", ensure)
+    for _ in range(3):
+        look(keeper, Worker(), RUNNING)
+    assert applied == ["id", "number"]
+
+
 @pytest.mark.parametrize(
     ("cause", "fix"),
     [
