@@ -12,6 +12,7 @@ import threading
 import time
 from dataclasses import dataclass
 
+import psycopg
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from cdc.declarations import FILES
@@ -29,7 +30,14 @@ from cdc.verification.rounds import (
     load_rounds,
     save_rounds,
 )
-from kernel.errors import InvalidRequest, NotComparable, NotFound, PenstockError, cause_and_fix
+from kernel.errors import (
+    InvalidRequest,
+    Misconfigured,
+    NotComparable,
+    NotFound,
+    PenstockError,
+    cause_and_fix,
+)
 from kernel.loops import Loop
 from kernel.positions import Lsn, lsn_from_text, lsn_to_text
 from lake.layout import Lake, current_name
@@ -162,12 +170,13 @@ class Verifying:
         self._away.pop(FILES, None)
         if source is None:
             return 0, 0.0
-        began = time.monotonic()
         try:
             rows, busy_s = self._check_source(source)
         except Exception as error:
+            # Its pause is that of its failures: a rest of so many times the time that it took
+            # would leave it, and all other sources, alone for much longer.
             self._note_away(source.name, error)
-            return 0, time.monotonic() - began
+            return 0, 0.0
         self._away.pop(source.name, None)
         return rows, busy_s
 
@@ -210,6 +219,12 @@ class Verifying:
             return self._check_table(captured, dsn, current)
         except (NotFound, InvalidRequest, NotComparable) as error:
             current.note = f"{error.message} | fix: {error.remedy}"
+            return 0, 0.0
+        except Misconfigured as error:
+            if not isinstance(error.__cause__, psycopg.ProgrammingError):
+                raise
+            # DDL since its columns were looked at, or a right that it alone lacks.
+            current.note = f"{error.message} | fix: penstock source check {source.name}"
             return 0, 0.0
         finally:
             save_rounds(self._site.state_dir, source.name, rounds)
