@@ -22,9 +22,9 @@ from delivery.mail import ADDRESS
 from delivery.secrets import FORM
 from eventstore.groups.model import Terms, check_name
 from eventstore.store import EventFilter
-from kernel.complaints import complaint_of
 from kernel.errors import Misconfigured, PenstockError
 from kernel.positions import Position
+from schemas.complaints import complaint_of
 
 FOLDER = "deliveries"
 PATTERNS = (f"{FOLDER}/*.toml",)

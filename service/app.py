@@ -11,8 +11,8 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from kernel.complaints import complaint_of
 from kernel.errors import InvalidRequest, PenstockError
+from schemas.complaints import complaint_of
 from service import (
     command_routes,
     encoding,

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
 
-from kernel.complaints import complaint_of
 from kernel.errors import InvalidRequest
+from schemas.complaints import complaint_of
 from service.bodies import parse_json
 from service.http import read_body
 from service.requests import runtime_of

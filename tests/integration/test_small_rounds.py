@@ -51,7 +51,7 @@ def test_a_small_round_starts_no_job(spark: SparkSession, lake: Lake) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [ON_SPARK[0], *(pytest.param(name, marks=pytest.mark.matrix) for name in ON_SPARK[1:])],
+    [next(iter(ON_SPARK)), *(pytest.param(n, marks=pytest.mark.matrix) for n in [*ON_SPARK][1:])],
 )
 def test_what_spark_alone_computes_is_seen(name: str, spark: SparkSession, lake: Lake) -> None:
     """Jobs are counted at all: of a fold beyond this process, and of a query beyond DuckDB."""

@@ -8,9 +8,9 @@ from decimal import Decimal
 import pytest
 from pydantic import ValidationError
 
-from kernel.complaints import complaint_of
 from kernel.errors import SchemaViolation
 from schemas.compatibility import parse
+from schemas.complaints import complaint_of
 from schemas.json_values import shown
 from service.lifecycle_routes import PolicyBody
 from service.schema_routes import SchemaBody
