@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import threading
 from collections.abc import Iterator
@@ -17,6 +18,13 @@ from kernel.errors import Unavailable
 from pipeline.read import kafka_topics
 from pipeline.read.kafka_topics import KafkaTopics
 from schemas.registry import ConfluentRegistry, MemoryRegistry
+
+
+@pytest.fixture(autouse=True)
+def _clients_end() -> Iterator[None]:
+    """A client of Kafka that is left would write its search for a server into what others print."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture
