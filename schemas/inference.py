@@ -19,11 +19,10 @@ import orjson
 
 from kernel.errors import SchemaViolation
 from schemas.json_codec import INFERRED_KEY, INFERRED_VALUE
-from schemas.json_values import SCALARS, describe, is_whole, shown
+from schemas.json_values import SCALARS, beginning, describe, is_whole, shown
 
 MAX_DEPTH = 16
 MAX_FIELDS = 500
-_SHOWN_CHARS = 100
 _FIELD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 _Schema = Any
@@ -132,9 +131,8 @@ def _field(name: str, schema: _Schema) -> dict[str, Any]:
 
 def _check_name(key: str, folded: set[str], path: str) -> None:
     if not _FIELD_NAME.fullmatch(key):
-        place = key if len(key) <= _SHOWN_CHARS else f"{key[:_SHOWN_CHARS]}…"
         raise _violation(
-            f"{path}.{place}",
+            f"{path}.{beginning(key)}",
             f"{shown(key)} is no field name, which becomes a column: {_FIELD_NAME.pattern}",
         )
     if key.lower() in folded:

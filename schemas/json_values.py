@@ -40,15 +40,18 @@ def inside(error: SchemaViolation, place: str) -> SchemaViolation:
     return misfit(str(error.fields["complaint"]), place + str(error.fields["path"])[1:])
 
 
+def beginning(text: str, at_most: int = 100) -> str:
+    """Return a text of which not more is told than its beginning."""
+    return text if len(text) <= at_most else text[:at_most] + "…"
+
+
 def shown(value: object, at_most: int = 100) -> str:
     """Show the beginning of a JSON value: a text in single quotes, all else as it was sent."""
     if isinstance(value, str):
-        return repr(value if len(value) <= at_most else value[:at_most] + "…")
+        return repr(beginning(value, at_most))
     if isinstance(value, Decimal):
-        text = str(value)
-    else:
-        text = json.dumps(value, default=str, ensure_ascii=False)
-    return text if len(text) <= at_most else text[:at_most] + "…"
+        return beginning(str(value), at_most)
+    return beginning(json.dumps(value, default=str, ensure_ascii=False), at_most)
 
 
 def describe(value: object) -> str:

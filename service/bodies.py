@@ -22,6 +22,7 @@ from schemas.json_values import shown
 from schemas.records import NewEvent
 from service.conditions import condition_of
 from service.idempotency import event_id, key_metadata
+from service.json_objects import known_object
 from service.limits import BodyLimits, check_count, check_depth, check_sizes, too_deep
 from service.problems import refusal
 
@@ -99,7 +100,7 @@ def stream_body(stream: str, body: bytes, context: RequestContext) -> StreamBody
 def append_bodies(body: bytes, context: RequestContext) -> AppendBody:
     """Parse the body of `POST /v1/append`: entries for different streams, and a condition."""
     document = parse_json(body, context.limits.json_depth)
-    document = _object(document, frozenset({"appends", "condition"}), "$")
+    document = known_object(document, "$", frozenset({"appends", "condition"}), _EXAMPLE)
     condition = document.get("condition")
     entries = document.get("appends")
     if not isinstance(entries, list) or not entries:
@@ -174,7 +175,7 @@ def _entry(
     stream: str, document: Any, keys: frozenset[str], place: str, reading: _Reading
 ) -> StreamBody:
     category = category_of(stream)
-    document = _object(document, keys, place)
+    document = known_object(document, place, keys, _EXAMPLE)
     events = document.get("events")
     if not isinstance(events, list) or not events:
         raise InvalidRequest(
@@ -218,7 +219,7 @@ def _expected(value: object, place: str) -> Expected | None:
 
 def _event(event: Any, place: str, reading: _Reading, id_: UUID | None) -> NewEvent:
     if not isinstance(event, dict) or not event.keys() <= _EVENT_KEYS:
-        event = _object(event, _EVENT_KEYS, place)
+        event = known_object(event, place, _EVENT_KEYS, _EXAMPLE)
     data = event.get("data")
     metadata = event.get("metadata")
     tags = event.get("tags")
@@ -280,18 +281,6 @@ def _check_metadata(metadata: object, place: str, *, nul: bool) -> None:
     if not isinstance(metadata, dict):
         raise InvalidRequest(f"{place}.metadata: expected an object")
     check_metadata(metadata, f"{place}.metadata", nul=nul)
-
-
-def _object(value: Any, keys: frozenset[str], place: str) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise InvalidRequest(f"{place}: expected an object", remedy=_EXAMPLE)
-    unknown = value.keys() - keys
-    if unknown:
-        raise InvalidRequest(
-            f"{place}: unknown field {shown(min(unknown))}",
-            remedy=f"The fields are: {', '.join(sorted(keys))}",
-        )
-    return value
 
 
 def _check_ids(bodies: list[StreamBody]) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from eventstore.conditions import Condition, Query, QueryItem
 from eventstore.names import check_queried_type, check_tag
 from kernel.errors import InvalidRequest
 from kernel.positions import Position
 from schemas.json_values import shown
+from service.json_objects import known_object
 
 _EXAMPLE: Final = 'Example: {"query": [{"types": ["enrolled"], "tags": ["course:7"]}], "after": 41}'
 _LONG: Final = frozenset({"query", "after"})
@@ -21,7 +22,7 @@ def condition_of(value: object, place: str = "$.condition") -> Condition:
 
     Without `after` it looks at the whole store. Raises `InvalidRequest` with the place.
     """
-    document = _object(value, place, _LONG if _is_long(value) else _SHORT)
+    document = known_object(value, place, _LONG if _is_long(value) else _SHORT, _EXAMPLE)
     if "query" in document:
         query = query_of(document["query"], f"{place}.query")
     else:
@@ -45,7 +46,7 @@ def query_of(value: object, place: str = "$.query") -> Query:
 
 
 def _item(value: object, place: str) -> QueryItem:
-    item = _object(value, place, _ITEM)
+    item = known_object(value, place, _ITEM, _EXAMPLE)
     return QueryItem(
         types=tuple(map(check_queried_type, _texts(item.get("types"), f"{place}.types"))),
         tags=tuple(map(check_tag, _texts(item.get("tags"), f"{place}.tags"))),
@@ -62,15 +63,3 @@ def _texts(value: object, place: str) -> tuple[str, ...]:
 
 def _is_long(value: object) -> bool:
     return isinstance(value, dict) and "query" in value
-
-
-def _object(value: object, place: str, keys: frozenset[str]) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise InvalidRequest(f"{place}: expected an object", remedy=_EXAMPLE)
-    unknown = value.keys() - keys
-    if unknown:
-        raise InvalidRequest(
-            f"{place}: unknown field {shown(min(unknown))}",
-            remedy=f"The fields are: {', '.join(sorted(keys))}",
-        )
-    return value

@@ -207,9 +207,11 @@ class CopyRun:
             failpoints.hit(failpoints.SNAPSHOT_AFTER_CHUNK)
 
     def _fail(self, table: str, error: Exception) -> None:
-        told = Incompatible(f"{table} cannot be copied: {first_line(error)}")
-        told.__cause__ = error
-        self.failed.setdefault(table, error if isinstance(error, PenstockError) else told)
+        if not isinstance(error, PenstockError):
+            told = Incompatible(f"{table} cannot be copied: {first_line(error)}")
+            told.__cause__ = error
+            error = told
+        self.failed.setdefault(table, error)
 
     def _chunk(self, exported: ExportedSnapshot, table: TablePlan, chunk: int) -> None:
         with connected(self._dsn) as connection:

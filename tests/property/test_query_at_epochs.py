@@ -14,7 +14,6 @@ from kernel.errors import NotFound
 from kernel.positions import Epoch
 from lake.layout import Lake, current_name
 from pipeline.current.tail import FoldPolicy
-from pipeline.installs.install_book import hold
 from projections.serve.query import ask
 from tests.support.lake.bulk import HandLake
 from tests.support.lake.folding import SOURCE, TABLE, Done, state_of
@@ -34,9 +33,7 @@ def test_p5_each_epoch_and_each_moment_shows_the_sources_state_at_its_cut(
 ) -> None:
     dice = random.Random(3)
     hand = HandLake(lake, policy=policy)
-    hold(lake, hand.tables, SOURCE)
-    hand.source.commit(*(Done("c", id_, name="first") for id_ in range(8)))
-    hand.announce(hand.stage(releases=True))
+    hand.copy(*(Done("c", id_, name="first") for id_ in range(8)))
     hand.epoch()
     for number in range(20, 32):
         hand.source.commit(Done("c", number, name="new"), Done("u", number % 8, name=str(number)))
@@ -77,9 +74,7 @@ def test_p4_a_version_that_is_gone_after_a_fold_is_missed_by_nobody(
 ) -> None:
     """The tail of a table at rest is folded; the newest epoch still names the version before."""
     hand = HandLake(lake, policy=FoldPolicy(direct_bytes=0, freshness_s=3600.0))
-    hold(lake, hand.tables, SOURCE)
-    hand.source.commit(*(Done("c", id_, name="first") for id_ in range(8)))
-    hand.announce(hand.stage(releases=True))
+    hand.copy(*(Done("c", id_, name="first") for id_ in range(8)))
     hand.epoch()
     for number in (20, 21):
         hand.source.commit(Done("c", number, name="new"), Done("u", 3, name=str(number)))

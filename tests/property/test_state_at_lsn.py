@@ -12,7 +12,6 @@ from kernel.positions import Epoch, Lsn
 from lake.layout import Lake
 from lake.tables import Tables
 from pipeline.current.tail import FoldPolicy
-from pipeline.installs.install_book import hold
 from pipeline.verification.as_of import StateReader
 from pipeline.verification.hashing import LakeRows
 from schemas.row_hash import table_hash
@@ -62,9 +61,7 @@ def opened(lake: Lake, seed: int, policy: FoldPolicy | None) -> tuple[HandLake, 
     """Commit at random and end epochs at random places; the last one has everything."""
     dice = random.Random(seed)
     hand = HandLake(lake, policy=policy)
-    hold(lake, hand.tables, SOURCE)
-    hand.source.commit(*transaction(dice, hand.source.state))
-    hand.announce(hand.stage(releases=True))
+    hand.copy(*transaction(dice, hand.source.state))
     hand.epoch()
     for _ in range(12):
         for _ in range(dice.randint(1, 3)):
@@ -143,9 +140,7 @@ def test_changed_keys_are_those_of_transactions_behind_a_mark(lake: Lake) -> Non
 
 def test_p4_rows_that_a_truncate_marks_are_there_at_an_lsn_before_it(lake: Lake) -> None:
     hand = HandLake(lake, soft=True)
-    hold(lake, hand.tables, SOURCE)
-    hand.source.commit(Done("c", 1, name="a"), Done("c", 2, name="b"))
-    hand.announce(hand.stage(releases=True))
+    hand.copy(Done("c", 1, name="a"), Done("c", 2, name="b"))
     since = hand.epoch().epoch
     lsn = hand.source.commit(Done("u", 1, name="c"))
     hand.source.commit(Done("t"), Done("c", 5, name="d"))

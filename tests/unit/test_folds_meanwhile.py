@@ -8,7 +8,6 @@ import pytest
 from lake.layout import Lake
 from lake.tables import Tables
 from pipeline.current.tail import FoldPolicy
-from pipeline.installs.install_book import hold
 from tests.support.lake.bulk import NAME, HandLake, some
 from tests.support.lake.folding import SOURCE, TABLE, Done
 
@@ -18,9 +17,7 @@ def test_p4_a_fold_between_two_reads_hides_no_row(
 ) -> None:
     policy = FoldPolicy(direct_bytes=0, freshness_s=1e9, eager_bytes=2**60)
     hand = HandLake(lake, policy=policy)
-    hold(lake, hand.tables, SOURCE)
-    hand.source.commit(*some(0, 1))
-    hand.announce(hand.stage(releases=True))
+    hand.copy(*some(0, 1))
     hand.source.commit()
     hand.epoch()
     hand.source.commit(Done("c", 7, name="large", size=1), Done("u", 1, name="larger", size=1))

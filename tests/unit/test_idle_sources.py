@@ -34,9 +34,7 @@ def files(lake: Lake) -> set[Path]:
 
 def begun(lake: Lake) -> HandLake:
     hand = HandLake(lake)
-    hold(lake, hand.tables, SOURCE)
-    hand.source.commit(*some(1, 2))
-    hand.announce(hand.stage(releases=True))
+    hand.copy(*some(1, 2))
     hand.source.commit(*some(3))
     hand.epoch()
     assert hand.state() == hand.source.state

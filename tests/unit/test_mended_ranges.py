@@ -11,16 +11,14 @@ from lake.layout import Lake
 from lake.tables import Tables
 from pipeline.current.tail import FoldPolicy
 from pipeline.installs import installation as installing
-from pipeline.installs.install_book import HEAL, hold
+from pipeline.installs.install_book import HEAL
 from pipeline.installs.vanished_keys import gone_keys
 from tests.support.lake.bulk import NAME, HandLake, some
 from tests.support.lake.folding import SOURCE, TABLE, Done
 
 
 def begun(hand: HandLake) -> HandLake:
-    hold(hand.lake, hand.tables, SOURCE)
-    hand.source.commit(*some(*range(10)))
-    hand.announce(hand.stage(releases=True))
+    hand.copy(*some(*range(10)))
     hand.source.commit(Done("d", 3))
     hand.epoch()
     return hand

@@ -12,7 +12,6 @@ from lake.layout import Lake
 from lake.table_columns import SCHEMA_TABLE
 from lake.tables import Tables
 from pipeline.ddl.held_tables import Hold
-from pipeline.installs.install_book import hold
 from pipeline.position.progress import Progress
 from pipeline.verification.as_of import StateReader
 from pipeline.verification.hashing import LakeRows
@@ -57,9 +56,7 @@ def held(hand: HandLake) -> dict[str, Hold]:
 
 def test_p11_an_install_releases_a_held_table(lake: Lake) -> None:
     hand = HandLake(lake)
-    hold(hand.lake, hand.tables, SOURCE)
-    hand.source.commit(*some(1, 2, 3))
-    hand.announce(hand.stage(releases=True))
+    hand.copy(*some(1, 2, 3))
     hand.epoch()
     before = hand.state()
     drop(hand)
@@ -87,9 +84,7 @@ def test_p11_an_install_releases_a_held_table(lake: Lake) -> None:
 
 def test_p4_a_table_is_compared_from_the_epoch_that_released_it_on(lake: Lake) -> None:
     hand = HandLake(lake)
-    hold(hand.lake, hand.tables, SOURCE)
-    hand.source.commit(*some(1, 2, 3))
-    hand.announce(hand.stage(releases=True))
+    hand.copy(*some(1, 2, 3))
     hand.epoch()
     drop(hand)
     hand.source.commit(Done("u", 1, name="while it stood still"))

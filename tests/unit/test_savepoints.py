@@ -21,7 +21,6 @@ from lake.tables import TableAt, Tables
 from lake.upkeep.compaction import Upkeep
 from pipeline.commit.retention import forget_epochs
 from pipeline.current.tail import FoldPolicy
-from pipeline.installs.install_book import hold
 from pipeline.installs.old_generations import remove_old_generations
 from pipeline.position.progress import Progress
 from projections.serve.query import ask
@@ -253,9 +252,7 @@ def test_p4_a_captured_table_in_a_savepoint_is_the_sources_state_then(
 ) -> None:
     """With its tail, and with the rows of a copy that was replaced since."""
     hand = HandLake(lake, policy=policy)
-    hold(lake, hand.tables, SOURCE)
-    hand.source.commit(*some(*range(8)))
-    hand.announce(hand.stage(releases=True))
+    hand.copy(*some(*range(8)))
     hand.epoch()
     hand.source.commit(Done("u", 3, name="then"), Done("d", 5))
     done = hand.epoch()

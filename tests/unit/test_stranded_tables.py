@@ -39,9 +39,7 @@ OTHER = "public.other"
 def hand(lake: Lake) -> HandLake:
     """A table that was copied and then fell out of those that the cut folds."""
     hand = HandLake(lake)
-    hold(hand.lake, hand.tables, SOURCE)
-    hand.source.commit(*some(1, 2, 3))
-    hand.announce(hand.stage(releases=True))
+    hand.copy(*some(1, 2, 3))
     hand.epoch()
     copied = hand.ingest._progress.cut(SOURCE).copied
     assert copied == {TABLE}

@@ -12,7 +12,7 @@ from kernel.errors import Incompatible
 from kernel.positions import Epoch
 from lake.layout import Lake
 from lake.tables import Tables
-from pipeline.installs.install_book import HEAL, hold
+from pipeline.installs.install_book import HEAL
 from pipeline.installs.installation import generation_root
 from pipeline.typed.columns import Visible
 from pipeline.typed.installs import TypedInstalls, moments
@@ -26,9 +26,7 @@ TYPED = f"typed/{SOURCE}.{TABLE}"
 @pytest.fixture
 def hand(lake: Lake) -> HandLake:
     found = HandLake(lake)
-    hold(lake, found.tables, SOURCE)
-    found.source.commit(*some(1, 2, 3))
-    found.announce(found.stage(releases=True))
+    found.copy(*some(1, 2, 3))
     found.source.commit(Done("u", 2, name="after"))
     found.epoch()
     return found
@@ -117,9 +115,7 @@ def test_keys_that_an_install_took_away_come_as_deletes(hand: HandLake, kind: st
 
 def test_values_left_alone_by_the_first_changes_come_from_the_copied_rows(hand: HandLake) -> None:
     fresh = HandLake(Lake(f"{hand.lake.root}-other"))
-    hold(fresh.lake, fresh.tables, SOURCE)
-    fresh.source.commit(*some(1, 2))
-    fresh.announce(fresh.stage(releases=True))
+    fresh.copy(*some(1, 2))
     fresh.source.commit(Done("u", 1, name=None, size=7))
     done = fresh.epoch()
     (install,) = fresh.book.installs()
@@ -142,9 +138,7 @@ def test_values_left_alone_by_the_first_changes_come_from_the_copied_rows(hand: 
 
 def test_soft_deleted_rows_outlive_a_copy(lake: Lake) -> None:
     hand = HandLake(lake, soft=True)
-    hold(lake, hand.tables, SOURCE)
-    hand.source.commit(*some(1, 2, 3))
-    hand.announce(hand.stage(releases=True))
+    hand.copy(*some(1, 2, 3))
     hand.source.commit(Done("d", 2))
     hand.epoch()
     hand.announce(hand.stage())

@@ -20,7 +20,7 @@ from pipeline.commit.ingest import REST, Ingest
 from pipeline.commit.manifest import Bound, Committed
 from pipeline.current.tables import CurrentTables
 from pipeline.current.tail import FoldPolicy
-from pipeline.installs.install_book import ALL, Install, InstallBook
+from pipeline.installs.install_book import ALL, Install, InstallBook, hold
 from pipeline.installs.staging import Staging
 from schemas.key_ranges import Bound as KeyBound
 from schemas.key_ranges import KeyRange
@@ -235,6 +235,12 @@ class HandLake(IngestedLake):
             read_at=AT,
             lsns=lsns,
         )
+
+    def copy(self, *done: Done) -> None:
+        """Let the source do this, and the first copy of its table wait for the next epoch."""
+        hold(self.lake, self.tables, SOURCE)
+        self.source.commit(*done)
+        self.announce(self.stage(releases=True))
 
     def announce(self, *installs: Install) -> tuple[int, ...]:
         """Announce in one commit."""
