@@ -79,6 +79,7 @@ def build(runtime: Runtime) -> Edge:
         lifespan=lifespan,
         redoc_url=None,
         docs_url=None,
+        redirect_slashes=False,
     )
     app.state.runtime = runtime
     for router, tag in _ROUTERS:

@@ -34,7 +34,7 @@ tr { border-top: 1px solid rgb(128 128 128 / 30%) }
 _STYLE_HASH: Final = b64encode(sha256(_STYLE.encode()).digest()).decode()
 _HEADERS: Final = {
     "content-security-policy": (
-        f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; base-uri 'none'; "
+        f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; img-src data:; base-uri 'none'; "
         "form-action 'none'; frame-ancestors 'none'"
     ),
     "referrer-policy": "no-referrer",
@@ -79,6 +79,8 @@ def _page(title: str, body: str) -> Response:
     text = (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         '<meta name="viewport" content="width=device-width">'
+        # An empty icon: a browser would ask for /favicon.ico, without the token.
+        '<link rel="icon" href="data:,">'
         f"<style>{_STYLE}</style></head><body>{body}</body></html>"
     )
     return Response(text, media_type="text/html", headers=_HEADERS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from typing import Any, Self
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -91,6 +91,21 @@ class Pool:
         first: str | None = None,
     ) -> None:
         """`first`: a statement that each new connection runs."""
+        self._connections = connections
+        self._refused: BaseException | None = None
+        """Why the newest connection could not be made: the pool keeps it to itself."""
+        pool = self
+
+        class Connecting(psycopg.AsyncConnection[tuple[Any, ...]]):
+            @classmethod
+            async def connect(cls, *args: Any, **kwargs: Any) -> Self:
+                try:
+                    made = await super().connect(*args, **kwargs)
+                except BaseException as error:
+                    pool._refused = error
+                    raise
+                pool._refused = None
+                return made
 
         async def configure(connection: Connection) -> None:
             await connection.execute(_STATEMENT_TIMEOUT.encode())
@@ -99,6 +114,7 @@ class Pool:
 
         self._pool = AsyncConnectionPool(
             conninfo(dsn, role=SERVICE_ROLE),
+            connection_class=Connecting,
             kwargs={"autocommit": True, "cursor_factory": cursor},
             configure=configure,
             min_size=1,
@@ -126,7 +142,12 @@ class Pool:
                 async with self._pool.connection() as connection:
                     yield connection
             except PoolTimeout as error:
-                raise Unavailable(f"{doing}: PostgreSQL does not answer") from error
+                if isinstance(self._refused, (psycopg.Error, OSError)):
+                    raise self._refused from error
+                raise Unavailable(
+                    f"{doing}: PostgreSQL does not answer, or each of {self._connections} "
+                    f"connections was in use for {_POOL_TIMEOUT_S:.0f} s"
+                ) from error
 
 
 async def _check(connection: Connection) -> None:

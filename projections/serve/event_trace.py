@@ -59,7 +59,7 @@ def trace(event_id: str, lake: Lake, stored: Stored) -> list[Hop]:
     log, row = _asked("log", lambda: _in_log(event_id, lake, tables, known))
     if row is None and known is None:
         raise NotFound(
-            f"no event {event_id}: {first.missing}; {log.missing}",
+            f"no event {event_id}: {first.place}: {first.missing}; {log.place}: {log.missing}",
             remedy="Look for it: penstock read --type TYPE",
         )
     hops = [first]
@@ -77,6 +77,8 @@ def trace(event_id: str, lake: Lake, stored: Stored) -> list[Hop]:
 def _in_store(event_id: str, stored: Stored) -> tuple[Hop, Mapping[str, Any] | None]:
     try:
         found = stored(event_id)
+    except NotFound:
+        return Hop(place="event store", missing="it has no such event"), None
     except PenstockError as error:
         return Hop(place="event store", missing=error.message), None
     detail = {name: found[name] for name in ("stream", "version", "position", "type")}

@@ -233,6 +233,14 @@ def test_no_character_of_an_address_is_an_error_of_ours(http: httpx.Client, path
         assert refusal(answer) == (400, "malformed-address")
 
 
+@pytest.mark.parametrize("path", ["/v1/events/", "/docs/", "/health/ready/"])
+def test_a_path_with_a_slash_too_many_is_told_so(http: httpx.Client, path: str) -> None:
+    """Nobody is sent elsewhere with an empty answer, which most clients do not follow."""
+    answer = http.get(path)
+    assert (answer.status_code, answer.json()["status"]) == (404, 404), answer.text
+    assert "path" in answer.json()["detail"]
+
+
 def test_no_depth_of_a_body_is_an_error_of_ours(http: httpx.Client) -> None:
     deep = b'{"a":' * 900 + b"1" + b"}" * 900
     for method, path in INTAKE:
