@@ -24,6 +24,7 @@ from kernel.positions import DeltaVersion
 from lake.collecting import FEW_ROWS, collected
 from lake.datasets import location_of, schema_of
 from lake.exactness import NAMES, Inexact, converts, in_question, of_other_types, refusal
+from lake.reader_features import enable_for
 from lake.sessions import session_beside
 from lake.tables import Tables
 from lake.writer import DELETE, OP, UPSERT, Guard, reached
@@ -85,6 +86,7 @@ class SparkWriter:
         rows.createOrReplaceGlobalTempView(view)
         try:
             source = session.table(f"global_temp.{view}")
+            enable_for(table, _columns(rows))
             done = self._commit(
                 table, guard, token, lambda: _merge(session, table, source, keys, newer)
             )
@@ -93,7 +95,7 @@ class SparkWriter:
         if done is not None:
             return done
         # A MERGE without effect makes no commit; the guard must be there all the same.
-        empty = self._spark.createDataFrame([], from_arrow_schema(schema_of(table)))
+        empty = self._spark.createDataFrame([], _spark_columns(schema_of(table)))
         return self._write(table, empty, guard, mode="append", options={})
 
     def _write(
@@ -108,6 +110,7 @@ class SparkWriter:
         if reached(table, guard):
             return DeltaVersion(table.version())
         token = uuid.uuid4().hex
+        enable_for(table, _columns(rows))
         writer = (
             rows.write.format("delta")
             .mode(mode)
@@ -197,7 +200,7 @@ def _as_stored(table: DeltaTable, rows: DataFrame) -> DataFrame:
         changed = columns.mapInArrow(Inexact(stored), from_arrow_schema(NAMES)).limit(1)
         for name in collected(changed, FEW_ROWS)["name"].to_pylist():
             raise refusal(stored, own, name, table.table_uri)
-    kinds = from_arrow_schema(stored)
+    kinds = _spark_columns(stored)
     others = of_other_types(stored, own)
     if not others:
         return rows
@@ -231,6 +234,10 @@ def _cast(column: Column, own: DataType, kind: DataType) -> Column:
         case _:
             # Only NULL has passed. Spark refuses a cast between such types, whatever the values.
             return functions.lit(None).cast(kind)
+
+
+def _spark_columns(stored: pa.Schema) -> StructType:
+    return from_arrow_schema(stored, prefer_timestamp_ntz=True)
 
 
 def _columns(rows: DataFrame) -> pa.Schema:

@@ -18,6 +18,8 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from kernel.errors import LeaseLost, NotFound, Unavailable
 from kernel.positions import CLOSED, DeltaVersion, Epoch
 from lake.adoption import adopted
+from lake.datasets import schema_of
+from lake.reader_features import enable_for
 from lake.tables import kept
 
 GENERATION_KEY = "penstock.generation"
@@ -52,9 +54,11 @@ def publish(
 ) -> None:
     """Make the built generation the table, by one commit on top of the state that `stable` has.
 
+    Where new columns need it, one that changes no row comes before (`lake.reader_features`).
     Raises `LeaseLost` when the live writer committed meanwhile: nothing was changed.
     """
     try:
+        enable_for(stable, schema_of(built))
         stable.create_write_transaction(
             [*adopted(built, folder)],
             mode="overwrite",

@@ -24,6 +24,7 @@ from kernel.positions import Epoch
 from lake.adoption import adopted
 from lake.datasets import dataset_of, scanner_of, schema_of
 from lake.layout import Lake, current_name
+from lake.reader_features import enable_for
 from lake.table_columns import SCHEMA_TABLE
 from lake.table_settings import TABLE_SETTINGS
 from lake.tables import TableAt, Tables, columns_guard
@@ -267,6 +268,7 @@ def _swap(
                 commit_properties=properties,
             )
         else:
+            enable_for(stable, schema_of(built))
             stable.create_write_transaction(
                 [*adds],
                 mode="overwrite",

@@ -152,9 +152,8 @@ def subject(kind: str, spark: SparkSession, tables: Tables) -> Subject:
     def frame(rows: pa.Table) -> object:
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        if rows.num_rows == 0:
-            return spark.createDataFrame([], from_arrow_schema(rows.schema))
-        return spark.createDataFrame(rows)
+        columns = from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
+        return spark.createDataFrame(rows if rows.num_rows else [], columns)
 
     return Subject(SparkWriter(spark, tables), tables, frame)
 
@@ -295,6 +294,28 @@ def test_append_and_merge_add_columns(writer: Subject, path: str) -> None:
     assert rows is not None
     kept = {row["id"]: (row["name"], row["x"], row["y"]) for row in rows.to_pylist()}
     assert kept == {1: ("A", None, "new"), 2: ("b", 1.5, None)}
+
+
+def test_a_time_without_a_zone_may_come_later(writer: Subject, path: str) -> None:
+    """Delta has a feature of its own for these columns, which a table without any does not have."""
+    clock = AT.replace(tzinfo=None)
+
+    def timed(rows: pa.Table, name: str) -> pa.Table:
+        return rows.append_column(name, pa.array([clock], pa.timestamp("us")))
+
+    writer.append(path, rows_of((1, "a", 1)), 1)
+    writer.append(path, timed(rows_of((2, "b", 1)), "x"), 2)
+    writer.append(path, timed(rows_of((3, "c", 1)), "x"), 3)
+    writer.merge(path, rows_of((9, "", 1), ops=[DELETE]), 4)
+    other, third = f"{path}-merged", f"{path}-replaced"
+    writer.append(other, rows_of((1, "a", 1)), 1)
+    writer.merge(other, timed(rows_of((1, "b", 2), ops=[UPSERT]), "x"), 2)
+    writer.append(third, rows_of((1, "a", 1)), 1)
+    writer.overwrite(third, timed(rows_of((1, "b", 1)), "x"), 2)
+    for place in (path, other, third):
+        rows = Tables().read(place)
+        assert rows is not None
+        assert clock in rows["x"].to_pylist()
 
 
 def test_a_merged_row_replaces_the_stored_one_whole(writer: Subject, path: str) -> None:

@@ -38,12 +38,13 @@ OLD, NEW = live_app(NAME, 1), live_app(NAME, 2)
 class Place:
     """A stable table of generation 1, and generation 2 built beneath it."""
 
-    def __init__(self, folder: Path, *, same_columns: bool = False) -> None:
+    def __init__(self, folder: Path, *, same_columns: bool = False, local: bool = True) -> None:
         self.lake = Lake.at(folder)
         self.stable = self.lake.path(f"projection/{NAME}")
         self.built = self.lake.path(generation_name(NAME, 2))
         self.live = ArrowWriter(Tables())
-        self.live.append(self.stable, rows("old", 3), Guard(OLD, Epoch(5)))
+        old = rows("old", 3) if local else rows("old", 3).drop_columns(["plain"])
+        self.live.append(self.stable, old, Guard(OLD, Epoch(5)))
         built = rows("new", 4)
         if not same_columns:
             built = built.append_column("more", pa.array([1.5, 2.5, 3.5, 4.5]))
@@ -112,6 +113,30 @@ def test_a_swap_replaces_rows_columns_and_cursors_in_one_commit(place: Place) ->
     assert place.cursors() == (CLOSED, 6)
     assert dict(table.metadata().configuration) == dict(TABLE_SETTINGS)
     assert published_version(table, 2) == before + 1
+
+
+def test_a_generation_may_be_the_first_with_times_without_a_zone(tmp_path: Path) -> None:
+    """Delta has a feature of its own for them, without which it refuses the swap for ever."""
+    place = Place(tmp_path / "lake", local=False)
+    place.swap()
+    assert place.words() == ["new"] * 4
+    assert "plain" in DeltaTable(place.stable).to_pyarrow_table().schema.names
+    place.back()
+    assert place.words() == ["old"] * 3
+    place.live.append(place.stable, rows("old", 1), Guard(OLD, Epoch(7)))
+
+
+def test_a_swap_that_adds_a_feature_sees_a_commit_of_the_live_writer(
+    tmp_path: Path,
+) -> None:
+    place = Place(tmp_path / "lake", local=False)
+    stable = DeltaTable(place.stable)
+    place.live.append(place.stable, rows("old", 1).drop_columns(["plain"]), Guard(OLD, Epoch(6)))
+    with pytest.raises(LeaseLost):
+        place.swap(stable)
+    assert place.words() == ["old"] * 4
+    place.swap()
+    assert place.words() == ["new"] * 4
 
 
 def test_statistics_are_the_ones_of_the_built_files(place: Place) -> None:
