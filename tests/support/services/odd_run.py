@@ -16,8 +16,10 @@ from psycopg.conninfo import make_conninfo
 from apps.access import bearing
 from apps.settings import load
 from lake.tables import Tables
+from pipeline.commit.manifest import Manifest
 from pipeline.verification.book import Verifications
 from stack.control import kill_part
+from tests.support.oracles.newest_facts import differing_facts
 from tests.support.services.waiting import until
 from tests.support.services.whole_stack import WholeStack
 from tests.support.sources.odd_tables import OddTables
@@ -169,10 +171,16 @@ class OddRun:
         except AssertionError as error:
             raise AssertionError(f"{error}: {_wrong(seen[-1])}; {self.stack.health()}") from error
         self.stack.command("wait", "--caught-up", "--timeout", str(int(self.options.patience_s)))
-        wrong = [*self._differed(), *self._events.differing(self.stack.lake)]
+        wrong = [*self._differed(), *self._events.differing(self.stack.lake), *self._facts()]
         assert not wrong, wrong[:5]
         self.result.comparisons += 1
         self._say(f"comparison {self.result.comparisons}: equal")
+
+    def _facts(self) -> list[str]:
+        """Return where the newest facts of typed tables are not what the current tables hold."""
+        last = Manifest(self.stack.lake, Tables()).last()
+        assert last is not None, "there was an epoch"
+        return differing_facts(self.stack.lake, SOURCE, last.tables)
 
     def _differed(self) -> list[str]:
         """Return what differed at any LSN since the begin: the pipeline heals what it finds."""
