@@ -31,8 +31,37 @@ COLUMNS = (
     *sorted(OF_CHANGES),
 )
 KEYS = ("größe", "order-id", 'i"d`', "2nd", "committed_at", "_lsn", "__op", "Key", "valid_from")
-WIDER = {"int4": "int8", "varchar": "text", "price": "numeric", "int2": "int4", "float4": "float8"}
-"""Kinds that may become another one with every value kept."""
+CASTS = {
+    "int2": ("int4", "int8", "numeric", "decimal_38"),
+    "int4": ("int8", "numeric", "decimal_38", "int2"),
+    "int8": ("numeric", "decimal_38", "int4"),
+    "positive": ("int4", "int8"),
+    "float4": ("float8",),
+    "price": ("numeric", "decimal", "dear", "decimal_38"),
+    "dear": ("price", "numeric"),
+    "decimal": ("price", "numeric", "decimal_38", "numeric_60"),
+    "decimal_small": ("numeric", "decimal_38"),
+    "decimal_38": ("numeric", "price"),
+    "numeric": ("decimal_38", "numeric_60"),
+    "varchar": ("text", "char"),
+    "char": ("text",),
+    "date": ("timestamp", "timestamptz"),
+    "timestamp": ("timestamptz", "timestamp_3", "date"),
+    "timestamp_3": ("timestamp",),
+    "timestamptz": ("timestamptz_0", "timestamp", "date"),
+    "time": ("timetz",),
+    "timetz": ("clock", "time"),
+    "clock": ("timetz",),
+    "marks": ("grid",),
+    "grid": ("marks",),
+    "mood": ("feeling", "text"),
+    "feeling": ("mood", "text"),
+    "json": ("jsonb", "text"),
+    "bit_7": ("varbit",),
+    "bit_1": ("varbit",),
+}
+"""Kinds that may become other ones. Some with every value kept, some where PostgreSQL takes what
+there is, some never: it refuses those."""
 REFUSED = (
     psycopg.IntegrityError,
     psycopg.DataError,
@@ -207,7 +236,7 @@ class OddTables:
     def _alter(self, table: Table) -> sql.Composed:
         """Return DDL, and take it in as if it were done."""
         name = sql.Identifier(table.schema, table.name)
-        ways = ("add", "drop", "rename", "widen", "replace", "retype", "key")
+        ways = ("add", "drop", "rename", "cast", "replace", "retype", "key")
         way = self._rng.choices(ways, (5, 2, 4, 3, 1, 1, 1))[0]
         if way == "add" or not table.columns:
             return _sql("ALTER TABLE {} ADD {}", name, self._added(table))
@@ -215,11 +244,11 @@ class OddTables:
             old, table.key = table.key, self._unused(table)
             pair = sql.Identifier(old), sql.Identifier(table.key)
             return _sql("ALTER TABLE {} RENAME {} TO {}", name, *pair)
-        widening = [column for column in table.columns if column.kind in WIDER]
-        column = self._rng.choice(widening if way == "widen" and widening else table.columns)
+        castable = [column for column in table.columns if column.kind in CASTS]
+        column = self._rng.choice(castable if way == "cast" and castable else table.columns)
         own = sql.Identifier(column.name)
-        if way == "widen" and widening:
-            column.kind = WIDER[column.kind]
+        if way == "cast" and castable:
+            column.kind = self._rng.choice(CASTS[column.kind])
             return _sql("ALTER TABLE {} ALTER {} TYPE {}", name, own, _type(column.kind))
         if way == "drop":
             table.columns.remove(column)
