@@ -33,7 +33,7 @@ def bank(
 
 
 def test_p11_a_held_table_is_released_by_its_command(bank: Copied) -> None:
-    """Rewritten values and a new type, the table's first that Delta has a feature of its own for."""
+    """Rewritten values and a new type, the table's first one with a feature of Delta's own."""
     bank.start()
     with bank.copying():
         bank.run_until_installed(2)
