@@ -134,12 +134,16 @@ class TableCopier:
     def look(self) -> None:
         """Bring every source's copy as far as it goes now; what fails is noted and tried later."""
         deployment = self._deployed.deployment()
-        for source in load_all(self._site.folder):
+        declared = load_all(self._site.folder)
+        for name in self.states.keys() - {FILES, *(source.name for source in declared)}:
+            self.states.pop(name)
+        for source in declared:
             pause = self._pauses.setdefault(source.name, _Pause())
-            if source.name not in deployment.captures or time.monotonic() < pause.until:
+            if time.monotonic() < pause.until:
                 continue
             try:
-                self._look_at(source, deployment)
+                if source.name not in deployment.captures or not self._look_at(source, deployment):
+                    self._rests(source)
                 pause.failures = 0
             except CopyStopped:
                 return
@@ -164,14 +168,20 @@ class TableCopier:
             retention=self._site.retention,
         )
 
-    def _look_at(self, source: Source, deployment: Deployment) -> None:
+    def _rests(self, source: Source) -> None:
+        """Forget why a copy waited that nobody waits for any more."""
+        if self.states.get(source.name, "").startswith("waits"):
+            self.states.pop(source.name)
+
+    def _look_at(self, source: Source, deployment: Deployment) -> bool:
+        """Return whether the source has a copy to be made, or one was made."""
         entries = [entry for entry in self._book.entries() if entry.source == source.name]
         progress = first_progress(self._manifest.last())
         declined = frozenset(map(int, progress.declined))
         self._announced(source, entries, progress)
         incarnation = deployment.slots.get(source.name)
         if incarnation is None or incarnation.lost is not None:
-            return
+            return False
         captured = deployment.captures[source.name]
         whole = source.snapshot == COPY or incarnation.slots > 1
         plan = open_run(entries)
@@ -182,10 +192,10 @@ class TableCopier:
         copied = {*missing, *(() if plan is None else (each.table for each in plan.tables))}
         self._strand(source, stranded(source.name, entries, captured, progress, copied=copied))
         if plan is None and not missing:
-            return
+            return False
         if not self._streams(source):
             self.states[source.name] = "waits: nothing reads the source's slot yet"
-            return
+            return True
         if plan is None:
             plan = CopyPlan(
                 run=new_run(),
@@ -199,6 +209,7 @@ class TableCopier:
         else:
             plan = replace(plan, wants=(*plan.wants, *wants_beside(plan, entries)))
         self._copy(source, plan, {table: captured[table] for table in missing}, captured)
+        return True
 
     def _copy(
         self,

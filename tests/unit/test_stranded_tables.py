@@ -12,6 +12,7 @@ import pytest
 from apps.capture import capture_site
 from apps.pipeline.health import waiting_in
 from apps.settings import load
+from cdc.copies import table_copier
 from cdc.copies.copy_wanted import stranded
 from cdc.copies.table_copier import TableCopier
 from cdc.sources import CONNECTOR
@@ -52,14 +53,21 @@ def strand(hand: HandLake, *tables: str) -> None:
     hand.book.put([InstallEntry(kind=STRAND, id=SOURCE, source=SOURCE, detail=detail)])
 
 
-def look(hand: HandLake, folder: Path) -> None:
-    """Let a copier look at the source once, which has nothing to copy."""
+INCARNATION = SimpleNamespace(lost=None, slots=1)
+DECLARED = SimpleNamespace(name=SOURCE, snapshot=CONNECTOR)
+DEPLOYED = SimpleNamespace(slots={SOURCE: INCARNATION}, captures={SOURCE: {TABLE: None}})
+
+
+def copier_of(hand: HandLake, folder: Path) -> TableCopier:
+    """Return a copier of a source that has nothing to copy."""
     copier = TableCopier(capture_site(load(folder)), hand.lake, registry())
     copier._marked[SOURCE] = time.monotonic()
-    source = SimpleNamespace(name=SOURCE, snapshot=CONNECTOR)
-    incarnation = SimpleNamespace(lost=None, slots=1)
-    deployment = SimpleNamespace(slots={SOURCE: incarnation}, captures={SOURCE: {TABLE: None}})
-    copier._look_at(cast(Any, source), cast(Any, deployment))
+    return copier
+
+
+def look(hand: HandLake, folder: Path) -> None:
+    """Let a copier look at the source once."""
+    copier_of(hand, folder)._look_at(cast(Any, DECLARED), cast(Any, DEPLOYED))
 
 
 def told(done: Committed) -> dict[str, tuple[str, bool]]:
@@ -122,6 +130,28 @@ def test_p11_what_is_told_while_the_cut_is_held_waits_for_its_release(hand: Hand
     hand.source.commit(Done("c", 10))
     done = hand.epoch()
     assert [*told(done)] == [f"{SOURCE}.{OTHER}"]
+
+
+def test_a_copier_that_failed_once_does_not_say_so_for_ever(
+    hand: HandLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copier = copier_of(hand, tmp_path)
+    declared, entries = [DECLARED], copier._book.entries
+    monkeypatch.setattr(table_copier, "load_all", lambda _: tuple(declared))
+    monkeypatch.setattr(copier._deployed, "deployment", lambda: DEPLOYED)
+    monkeypatch.setattr(copier._book, "entries", lambda: 1 / 0)
+    copier.look()
+    assert copier.states[SOURCE].startswith("waits: ")
+    copier.look()
+    assert [*copier.states] == [SOURCE], "it pauses before it tries again"
+    monkeypatch.setattr(copier._book, "entries", entries)
+    copier._pauses[SOURCE].until = 0.0
+    copier.look()
+    assert copier.states == {}, "nobody waits for a copy"
+    copier.states[SOURCE] = "installs 3 tables"
+    declared.clear()
+    copier.look()
+    assert copier.states == {}, "the source is gone"
 
 
 AWAITED = {
