@@ -37,7 +37,10 @@ SELECT n.nspname || '.' || c.relname AS name
 
 _IDENTITIES = """
 SELECT n.nspname || '.' || c.relname AS name,
-       (c.oid, c.relreplident, i.indexrelid, i.indkey)::text AS identity
+       (c.oid, c.relreplident, i.indexrelid, i.indkey, ARRAY(
+         SELECT a.attname FROM pg_attribute a
+          WHERE a.attrelid = c.oid AND a.attnum = ANY (i.indkey) ORDER BY a.attnum))::text
+       AS identity
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
   LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indisprimary
  WHERE n.nspname || '.' || c.relname = ANY (%s)
@@ -160,10 +163,11 @@ def fingerprint(source: Source, connection: Connection, publication: str) -> tup
     """Return what decides on a source's scope: when it differs, the scope is to be resolved anew.
 
     The tables that are meant, with the identity and the key that PostgreSQL gives them (a table
-    that was dropped and made again is another one), what the publication covers, the columns of
-    tables whose columns are listed, and the types of columns that are to be left out or veiled: the
-    connector lets them pass under another name; and which tables have columns that differ by case
-    alone. Cheap: five queries, without a look at rights.
+    that was dropped and made again is another one, a key whose column was renamed is another key),
+    what the publication covers, the columns of tables whose columns are listed, and the types of
+    columns that are to be left out or veiled: the connector lets them pass under another name; and
+    which tables have columns that differ by case alone. Cheap: five queries, without a look at
+    rights.
     """
     meant = captured_tables(source, connection)
     rows = connection.execute(_IDENTITIES.encode(), (list(meant),)).fetchall()

@@ -14,6 +14,8 @@ from apps.settings import Settings
 from cdc.connect import ConnectClient
 from cdc.database import connected
 from cdc.replication import published
+from cdc.scope import fingerprint
+from cdc.sources import declare
 from cdc.upkeep import lifecycle
 from cdc.upkeep.lifecycle import captured_tables
 from lake.tables import Tables
@@ -93,6 +95,32 @@ def test_a_table_that_comes_to_match_a_pattern_joins_and_one_that_is_gone_leaves
     world.execute("DROP TABLE order_notes")
     assert world.kept.look() == "running"
     assert world.captured() == ["public.order_lines", "public.people"]
+
+
+@pytest.mark.matrix
+def test_a_key_that_was_renamed_is_known_by_its_name(world: World) -> None:
+    assert world.kept.look() == "running"
+    world.execute('ALTER TABLE people RENAME id TO "a.b"')
+    assert world.kept.look() == "running"
+    captured = captured_tables(world.workspace.lake, world.workspace.source)
+    assert captured["public.people"].keys == ("a.b",)
+
+
+def test_what_decides_on_a_scope_is_another_once_a_key_is_renamed(postgres_dsn: str) -> None:
+    """Its number and its index stay what they were: the name alone tells."""
+    declared, _ = declare("shop", dsn=postgres_dsn, tables=("public.people",))
+
+    def now() -> tuple[object, ...]:
+        with connected(postgres_dsn) as connection:
+            return fingerprint(declared, connection, "penstock_shop")
+
+    with psycopg.connect(postgres_dsn, autocommit=True) as connection:
+        connection.execute("CREATE TABLE people (name text, id int, PRIMARY KEY (id, name))")
+        before = now()
+        connection.execute("ALTER TABLE people ADD age int")
+        assert now() == before
+        connection.execute("ALTER TABLE people RENAME id TO number")
+        assert now() != before
 
 
 @pytest.mark.matrix
