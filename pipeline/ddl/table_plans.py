@@ -14,18 +14,27 @@ import pyarrow.compute as pc
 
 from lake.attempts import Attempts
 from lake.layout import Lake, changes_log
-from lake.table_columns import MESSAGES_TABLE, SCHEMA_TABLE
+from lake.table_columns import MESSAGES_TABLE, SCHEMA_TABLE, TRANSACTIONS_TABLE
 from lake.tables import Tables
 from pipeline.ddl.evolution import Planned, Told, plan
 from pipeline.ddl.fact_columns import plan_facts
+from pipeline.ddl.held_tables import Hold
 from pipeline.ddl.messages import tell
-from pipeline.ddl.steps import Evolution
+from pipeline.ddl.steps import NOTHING, Evolution
 from schemas.registry import SchemaLookup
 
 Columns = Callable[[str], pa.Schema | None]
 """Returns the columns that a captured table has in the lake, None for one that is not there yet.
 
 The answer must be the same when an epoch is repeated: as of the epoch before."""
+
+Evolving = Callable[[pa.Schema], Evolution]
+"""Returns what brings rows of these columns to those that facts have."""
+
+
+def planned(evolution: Evolution, _stored: pa.Schema) -> Evolution:
+    """Return an evolution that was planned for the columns that are stored."""
+    return evolution
 
 
 class SchemaFollower:
@@ -90,6 +99,28 @@ class SchemaFollower:
         for table in sorted({*rows, *told} - {SCHEMA_TABLE, MESSAGES_TABLE}):
             own = rows[table] if table in rows else rows[SCHEMA_TABLE].schema.empty_table()
             yield table, told.get(table, []), own
+
+    def since(
+        self, source: str, table: str, hold: Hold, up_to: int, stored: pa.Schema
+    ) -> Evolution:
+        """Return how rows of a table that is held get the columns that its facts have by now.
+
+        `stored` are its columns since it stands still, `up_to` is the last END that is visible.
+        """
+        messages = self.messages(source)
+        if messages is None:
+            return NOTHING
+        ended = self._tables.read(
+            self._lake.path(changes_log(source)),
+            where=(pc.field("table") == TRANSACTIONS_TABLE)
+            & pc.field("transaction_id").isin(pc.unique(messages["transaction_id"]))
+            & (pc.field("lsn") <= up_to),
+            columns=["transaction_id"],
+        )
+        fresh = frozenset(() if ended is None else ended["transaction_id"].to_pylist())
+        told = tell(messages, fresh, from_epoch=0 if any(hold.order) else hold.from_epoch)
+        own = [message for message in told.get(table, []) if message.order >= hold.order]
+        return plan_facts(own, messages.slice(0, 0), stored, self._schemas)
 
     def messages(self, source: str) -> pa.Table | None:
         """Read every DDL message of a source from its log."""

@@ -26,9 +26,10 @@ from lake.table_columns import SCHEMA_TABLE, TRANSACTIONS_TABLE
 from lake.tables import TableAt, Tables, columns_guard
 from lake.writer import ArrowWriter, Guard, reached
 from pipeline.current.key_buckets import BucketPart, Known, gone_through, known_at
+from pipeline.ddl.held_tables import Hold
 from pipeline.ddl.steps import Evolution
-from pipeline.ddl.table_plans import SchemaFollower
-from pipeline.ddl.table_rewrites import evolve, fit, must_evolve
+from pipeline.ddl.table_plans import Evolving, SchemaFollower, planned
+from pipeline.ddl.table_rewrites import evolve, fit, joined, must_evolve
 from pipeline.ddl.unchanged_values import Stored, any_of, rows_of_keys, rows_without_keys
 from pipeline.log.images import newest_per_key
 from pipeline.log.large_folds import LARGE_ROWS, SLICE_ROWS, LogRows, slices, split
@@ -66,6 +67,7 @@ _TRUNCATE = {
     EPOCH: EPOCH,
 }
 _NONE: Mapping[str, tuple[str, int]] = MappingProxyType({})
+_NO_HOLDS: Mapping[str, Hold] = MappingProxyType({})
 
 
 class TypedChanges:
@@ -101,7 +103,7 @@ class TypedChanges:
         current: Mapping[str, TableAt],
         brought: Mapping[str, TableAt] | None = None,
         staged: Mapping[str, tuple[str, int]] = _NONE,
-        held: Collection[str] = (),
+        held: Mapping[str, Hold] = _NO_HOLDS,
         wanted: Wanted = every,
     ) -> Attempts:
         """Append the row changes of one source that became visible up to `epoch`.
@@ -137,11 +139,12 @@ class TypedChanges:
             name = f"typed/{source}.{table}"
             if wanted(name):
                 with attempts.of(name):
-                    stored = partial(
-                        self._stored, f"current/{source}.{table}", name, current, staged, evolution
-                    )
+                    of = f"current/{source}.{table}", name, current, staged
+                    stored = partial(self._stored, *of, partial(planned, evolution))
                     if table in held:
-                        stored = partial(self._last_facts, name, 0, stored)
+                        place = source, table, held[table], visible.up_to
+                        older = partial(self._stored, *of, partial(self._follower.since, *place))
+                        stored = partial(self._last_facts, name, 0, older)
                     known = partial(self._known, f"current/{source}.{table}", current, staged)
                     known_whole = None if table in held else known
                     bulk = Bulk.of(large.get(table), stamp, visible.after_epoch, known_whole)
@@ -233,7 +236,7 @@ class TypedChanges:
         typed: str,
         current: Mapping[str, TableAt],
         staged: Mapping[str, tuple[str, int]],
-        evolution: Evolution,
+        evolving: Evolving,
         wanted: pa.Table,
     ) -> pa.Table | None:
         """Find last known rows in the current table as of the epoch before.
@@ -242,7 +245,7 @@ class TypedChanges:
         which takes longer.
         """
         try:
-            return self._as_of(name, current, staged, evolution, wanted)
+            return self._as_of(name, current, staged, evolving, wanted)
         except (FileNotFoundError, DeltaError):
             return self._last_facts(typed, 0, lambda keys: None, wanted)
 
@@ -251,7 +254,7 @@ class TypedChanges:
         name: str,
         current: Mapping[str, TableAt],
         staged: Mapping[str, tuple[str, int]],
-        evolution: Evolution,
+        evolving: Evolving,
         wanted: pa.Table,
     ) -> pa.Table | None:
         at = current.get(name)
@@ -262,13 +265,13 @@ class TypedChanges:
         else:
             return None
         # A key that is renamed in between has its old name there.
-        names = self._tables.columns(path, version).names
-        where = any_of(wanted) if wanted.schema.names[0] in names else None
+        columns = self._tables.columns(path, version)
+        where = any_of(wanted) if wanted.schema.names[0] in columns.names else None
         if at is None:
             rows = self._tables.read(path, where=where, version=version)
         else:
             rows = read_whole(self._lake, self._tables, name, at=current, where=where)
-        return rows_of_keys(None if rows is None else evolution.caught_up(rows), wanted)
+        return rows_of_keys(None if rows is None else evolving(columns).caught_up(rows), wanted)
 
     def _last_facts(
         self, name: str, after: int, before: Stored, wanted: pa.Table
@@ -288,8 +291,7 @@ class TypedChanges:
         deleted = pc.equal(newest[OPERATION], Operation.DELETE.value)
         newest = newest.filter(pc.invert(pc.fill_null(deleted, False)))
         newest = newest.select([n for n in newest.schema.names if n != "committed_at"])
-        parts = [newest] if older is None else [older, newest]
-        return pa.concat_tables(parts, promote_options="permissive")
+        return newest if older is None else joined([older, newest], common_type)
 
     def _images(
         self, rows: pa.Table, stored: Stored, evolution: Evolution

@@ -235,7 +235,7 @@ class DerivedTables:
                     snapshot_lsn=progress.cut(source).snapshot_lsn,
                     current=start.tables if start else {},
                     brought=before.tables,
-                    held=Progress.from_json(start.progress).held.get(source, {}) if start else (),
+                    held=Progress.from_json(start.progress).held.get(source, {}) if start else {},
                     staged=self._staged(source, installs),
                     wanted=partial(wanted_beside, wanted, failed),
                 )
