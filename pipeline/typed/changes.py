@@ -22,7 +22,7 @@ from lake.datasets import dataset_of, dataset_since, schema_of
 from lake.executor_tasks import Executors
 from lake.layers import read_whole
 from lake.layout import Lake, changes_log
-from lake.table_columns import SCHEMA_TABLE, TRANSACTIONS_TABLE
+from lake.table_columns import SCHEMA_TABLE
 from lake.tables import TableAt, Tables, columns_guard
 from lake.writer import ArrowWriter, Guard, reached
 from pipeline.current.key_buckets import BucketPart, Known, gone_through, known_at
@@ -51,7 +51,7 @@ from pipeline.typed.columns import (
 from pipeline.typed.facts import FactImages, fact_images, newest_facts
 from pipeline.typed.slices import append_part, whole
 from pipeline.typed.tasks import TypedFiles
-from pipeline.typed.visible_changes import IS_TRUNCATE, Bulk, readable, seen, stamped
+from pipeline.typed.visible_changes import IS_TRUNCATE, Bulk, ends_seen, readable, seen, stamped
 from schemas.records import Operation
 from schemas.registry import SchemaLookup
 from schemas.widening import common_type
@@ -119,7 +119,7 @@ class TypedChanges:
         log = self._tables.open(self._lake.path(changes_log(source)))
         if log is None or not visible.anything:
             return attempts
-        seen_at = self._seen_at(source, visible)
+        seen_at = ends_seen(self._lake, self._tables, source, visible)
         stamp = partial(stamped, seen_at, visible, snapshot_lsn)
         # A row that was in quarantine may have been logged long after its transaction was seen.
         where = seen(seen_at, visible, snapshot_lsn) & (pc.field("epoch") >= pending_from)
@@ -140,12 +140,12 @@ class TypedChanges:
             if wanted(name):
                 with attempts.of(name):
                     of = f"current/{source}.{table}", name, current, staged
-                    stored = partial(self._stored, *of, partial(planned, evolution))
+                    evolving = partial(planned, evolution)
                     if table in held:
                         place = source, table, held[table], visible.up_to
-                        older = partial(self._stored, *of, partial(self._follower.since, *place))
-                        stored = partial(self._last_facts, name, 0, older)
-                    known = partial(self._known, f"current/{source}.{table}", current, staged)
+                        evolving = partial(self._follower.since, *place)
+                    stored = self._finder(*of, evolving, still=table in held)
+                    known = partial(self._known, of[0], current, staged)
                     known_whole = None if table in held else known
                     bulk = Bulk.of(large.get(table), stamp, visible.after_epoch, known_whole)
                     moved = self._bring(name, own, stored, evolution, messages, epoch, bulk)
@@ -173,20 +173,6 @@ class TypedChanges:
             if own.num_rows
             else moved
         )
-
-    def _seen_at(self, source: str, visible: Visible) -> dict[str, int]:
-        """Return the transactions that became visible, and the epochs in which they did."""
-        lsn = pc.field("lsn")
-        ends = self._tables.read(
-            self._lake.path(changes_log(source)),
-            where=(pc.field("table") == TRANSACTIONS_TABLE)
-            & (lsn > visible.before)
-            & (lsn <= visible.up_to),
-            columns=["transaction_id", "lsn"],
-            since=("lsn", visible.before),
-        )
-        found = ends.to_pylist() if ends is not None else []
-        return {end["transaction_id"]: visible.epoch_of(end["lsn"]) for end in found}
 
     def _truncated(
         self, source: str, parts: Collection[pa.Table], epoch: Epoch
@@ -229,6 +215,20 @@ class TypedChanges:
         table = self._tables.open(path)
         assert table is not None, "it was there before"
         return TableAt(version=table.version(), as_of_epoch=epoch)
+
+    def _finder(
+        self,
+        name: str,
+        typed: str,
+        current: Mapping[str, TableAt],
+        staged: Mapping[str, tuple[str, int]],
+        evolving: Evolving,
+        *,
+        still: bool,
+    ) -> Stored:
+        """Return what finds last known rows; of a table that stands still its facts come first."""
+        stored = partial(self._stored, name, typed, current, staged, evolving)
+        return partial(self._last_facts, typed, 0, stored) if still else stored
 
     def _stored(
         self,

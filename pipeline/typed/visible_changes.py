@@ -9,6 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lake.attempts import Attempts
+from lake.layout import Lake, changes_log
+from lake.table_columns import TRANSACTIONS_TABLE
+from lake.tables import Tables
 from pipeline.current.key_buckets import Known
 from pipeline.log.large_folds import LogRows
 from pipeline.typed.columns import EPOCH, Visible, Wanted
@@ -42,6 +45,21 @@ class Bulk:
     ) -> Bulk | None:
         """Return it for such rows; None for None."""
         return None if rows is None else cls(rows, stamp, since, known)
+
+
+def ends_seen(lake: Lake, tables: Tables, source: str, visible: Visible) -> dict[str, int]:
+    """Return the transactions that became visible, and the epochs in which they did."""
+    lsn = pc.field("lsn")
+    ends = tables.read(
+        lake.path(changes_log(source)),
+        where=(pc.field("table") == TRANSACTIONS_TABLE)
+        & (lsn > visible.before)
+        & (lsn <= visible.up_to),
+        columns=["transaction_id", "lsn"],
+        since=("lsn", visible.before),
+    )
+    found = ends.to_pylist() if ends is not None else []
+    return {end["transaction_id"]: visible.epoch_of(end["lsn"]) for end in found}
 
 
 def readable(
