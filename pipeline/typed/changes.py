@@ -145,9 +145,8 @@ class TypedChanges:
                         place = source, table, held[table], visible.up_to
                         evolving = partial(self._follower.since, *place)
                     stored = self._finder(*of, evolving, still=table in held)
-                    known = partial(self._known, of[0], current, staged)
-                    known_whole = None if table in held else known
-                    bulk = Bulk.of(large.get(table), stamp, visible.after_epoch, known_whole)
+                    known = None if table in held else partial(self._known, of[0], *of[2:])
+                    bulk = Bulk.of(large.get(table), stamp, visible.after_epoch, known)
                     moved = self._bring(name, own, stored, evolution, messages, epoch, bulk)
                     attempts.done |= {} if moved is None else {name: moved}
         failed = {f"typed/{source}.{table}": error for table, error in named.failed.items()}
