@@ -64,8 +64,9 @@ WITH RECURSIVE base AS (
              'delimiter', t.typdelim, 'not_null', a.attnotnull, 'generated', a.attgenerated::text,
              'default', a.atthasdef OR a.attidentity <> ''
                  OR (SELECT d.typtype = 'd' FROM pg_type d WHERE d.oid = b.own),
-             -- A partitioned table has no rows of its own: its partitions know.
-             'missing', (SELECT (m.attmissingval::text::text[])[1]
+             -- A partitioned table has no rows of its own: its partitions know. By the output of the
+             -- type itself: not all values stand between commas in an array (those of box do not).
+             'missing', (SELECT array_to_string(m.attmissingval, '')
                            FROM pg_attribute m
                           WHERE (m.attrelid = relid
                                  OR m.attrelid IN (SELECT p.relid FROM pg_partition_tree(relid) p))

@@ -95,7 +95,8 @@ def test_added_columns_say_what_older_rows_have(shop: Listener) -> None:
     shop.connection.execute("SET TimeZone = 'Asia/Tokyo'; SET DateStyle = 'German'")
     told = shop.one(
         "ALTER TABLE item ADD a int DEFAULT 7, ADD b text DEFAULT 'x,\"y{', ADD e int[] DEFAULT"
-        " '{1,2}', ADD d timestamptz DEFAULT '2020-01-01 00:00+02', ADD f text"
+        " '{1,2}', ADD d timestamptz DEFAULT '2020-01-01 00:00+02', ADD f text, ADD g box DEFAULT"
+        " '(3,4),(1,2)', ADD h box[] DEFAULT '{(3,4),(1,2);(5,6),(1,1)}', ADD i text DEFAULT ''"
     )
     missing = {c.name: (c.default, c.missing) for c in told.columns if c.attnum > 5}
     assert missing == {
@@ -104,6 +105,9 @@ def test_added_columns_say_what_older_rows_have(shop: Listener) -> None:
         "e": (True, "{1,2}"),
         "d": (True, "2019-12-31 22:00:00+00"),
         "f": (False, None),
+        "g": (True, "(3,4),(1,2)"),
+        "h": (True, "{(3,4),(1,2);(5,6),(1,1)}"),
+        "i": (True, ""),
     }
     assert told.rewritten == 0
     own = shop.one("ALTER TABLE item ADD u uuid DEFAULT gen_random_uuid()")
