@@ -140,11 +140,11 @@ class TypedChanges:
             if wanted(name):
                 with attempts.of(name):
                     of = f"current/{source}.{table}", name, current, staged
-                    evolving = partial(planned, evolution)
+                    stored = partial(self._stored, *of, partial(planned, evolution))
                     if table in held:
                         place = source, table, held[table], visible.up_to
-                        evolving = partial(self._follower.since, *place)
-                    stored = self._finder(*of, evolving, still=table in held)
+                        older = partial(self._stored, *of, partial(self._follower.since, *place))
+                        stored = partial(self._last_facts, name, 0, older)
                     known = None if table in held else partial(self._known, of[0], *of[2:])
                     bulk = Bulk.of(large.get(table), stamp, visible.after_epoch, known)
                     moved = self._bring(name, own, stored, evolution, messages, epoch, bulk)
@@ -214,20 +214,6 @@ class TypedChanges:
         table = self._tables.open(path)
         assert table is not None, "it was there before"
         return TableAt(version=table.version(), as_of_epoch=epoch)
-
-    def _finder(
-        self,
-        name: str,
-        typed: str,
-        current: Mapping[str, TableAt],
-        staged: Mapping[str, tuple[str, int]],
-        evolving: Evolving,
-        *,
-        still: bool,
-    ) -> Stored:
-        """Return what finds last known rows; of a table that stands still its facts come first."""
-        stored = partial(self._stored, name, typed, current, staged, evolving)
-        return partial(self._last_facts, typed, 0, stored) if still else stored
 
     def _stored(
         self,
