@@ -72,6 +72,7 @@ DEFAULTS: Mapping[str, object] = {
     "pipeline.state_memory_bytes": 256 * 1024**2,
     "pipeline.lateness_seconds": 600,
     "pipeline.ahead_seconds": 86_400,
+    "pipeline.lease_seconds": 10,
     "pipeline.standstill_seconds": 60,
     "pipeline.standstill_end_seconds": 900,
     "capture.slot_alarm_bytes": 2 * 1024**3,

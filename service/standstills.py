@@ -14,7 +14,7 @@ from kernel.errors import FIX
 
 _LOGS = "penstock logs pipeline"
 _SERVICE_LOGS = "penstock logs service"
-_MOVING = ("running", "waiting", "starting")
+_MOVING = ("running", "waiting", "starting", "standby")
 _OF_SOURCES = ("source", "gap", "connector", "copy", "slot", "verification", "table")
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 import signal
 import sys
+import threading
+from functools import partial
 
 from apps.access import access_of
 from apps.pipeline.endpoint import serve
+from apps.pipeline.lease_keeper import LeaseKeeper, holding, lease_keeper
 from apps.pipeline.metrics import PipelineMetrics
 from apps.pipeline.pipeline import Pipeline
 from apps.settings import load
@@ -19,7 +22,7 @@ from kernel.errors import PenstockError, exit_code
 
 
 def main() -> None:
-    """Start Spark, then ingest and projections; end in order on SIGTERM."""
+    """Start Spark, stand by for the lake's lease, then ingest and project; end on SIGTERM."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("py4j").setLevel(logging.ERROR)
     logging.getLogger("httpx").setLevel(logging.WARNING)
@@ -40,10 +43,23 @@ def main() -> None:
         lambda: source_documents(settings),
     )
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: pipeline.stop())
-    pipeline.run()
+        signal.signal(number, lambda *_: pipeline.stopping.set())
+    with holding(settings.state_dir) as holder:
+        _run(pipeline, lease_keeper(settings, holder))
     server.shutdown()
     spark.stop()
+
+
+def _run(pipeline: Pipeline, lease: LeaseKeeper) -> None:
+    """Stand by until the lake is ours; work until the end is asked for."""
+    if not lease.wait(pipeline.stopping, pipeline.stand_by):
+        return
+    work = partial(lease.run, pipeline.stopping)
+    renewing = threading.Thread(target=work, name="lease", daemon=True)
+    renewing.start()
+    pipeline.run()
+    renewing.join()
+    lease.release()
 
 
 if __name__ == "__main__":

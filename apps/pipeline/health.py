@@ -7,13 +7,22 @@ from dataclasses import dataclass
 from pipeline.commit.manifest import Committed, first_progress
 from pipeline.ddl.held_tables import hold_document
 
+STANDBY = "standby"
+"""Another pipeline writes the lake, and this one takes over when that one ends."""
+_READY = ("running", "waiting", "paused", STANDBY)
+
 
 @dataclass(slots=True)
 class PartState:
-    """State of one thread: running, waiting, paused, failed; and why."""
+    """State of one thread: running, waiting, paused, standby, failed; and why."""
 
     state: str = "starting"
     reason: str | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Say whether nothing is wrong with it."""
+        return self.state in _READY
 
     def shown(
         self, still: dict[str, str], *loops: str, step: str | None = None

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from apps.capture import capture_site
 from apps.pipeline.event_sink import sinks_of
-from apps.pipeline.health import PartState, waiting_in
+from apps.pipeline.health import STANDBY, PartState, waiting_in
 from apps.pipeline.lag import LagWatch
 from apps.pipeline.metrics import PipelineMetrics
 from apps.pipeline.neighbours import neighbours_of
@@ -128,7 +128,9 @@ class Pipeline:
         self._neighbours = neighbours_of(settings, self._registry, self._topics, metrics.part_up)
         beside = self._verifying, self._lag, self._sinks, self._neighbours
         self._others: tuple[Looping, ...] = (self._keeper, self._copier, *beside)
-        self._stop, self._patience, self._stuck = threading.Event(), Patience(), StuckSources()
+        self.stopping = threading.Event()
+        """Set it to ask for an end between two epochs."""
+        self._patience, self._stuck = Patience(), StuckSources()
         self._last: Committed | None = None
         self._ingest_loop, self._topology_loop = Loop("ingest"), Loop("topology")
         self._projections_loop = Loop(PROJECTIONS)
@@ -137,9 +139,9 @@ class Pipeline:
         self.ingest, self.projections = PartState(), PartState()
 
     def run(self) -> None:
-        """Run until `stop`: ingest here, projections and lag in threads of their own."""
+        """Run until `stopping` is set: ingest here, projections and lag in threads of their own."""
         workers = [
-            threading.Thread(target=work, args=(self._stop,), name=name, daemon=True)
+            threading.Thread(target=work, args=(self.stopping,), name=name, daemon=True)
             for name, work in {
                 **{each.loop.name: each.run for each in self._others},
                 PROJECTIONS: self._project,
@@ -149,15 +151,15 @@ class Pipeline:
         for worker in workers:
             worker.start()
         failures = 0
-        while not self._stop.is_set():
+        while not self.stopping.is_set():
             try:
                 if self._one_run():
                     failures = 0
             except Exception as error:
                 if not self._note_failure(error):
-                    self._stop.wait()
+                    self.stopping.wait()
                     break
-                self._stop.wait(PAUSES_S[min(failures, len(PAUSES_S) - 1)])
+                self.stopping.wait(PAUSES_S[min(failures, len(PAUSES_S) - 1)])
                 failures += 1
         for worker in workers:
             worker.join(timeout=30)
@@ -180,13 +182,13 @@ class Pipeline:
     def _signs(self) -> Signs:
         return Signs() if self._reading is None else self._reading.signs()
 
-    def stop(self) -> None:
-        """Ask for an end between two epochs."""
-        self._stop.set()
+    def stand_by(self, reason: str) -> None:
+        """Say that another pipeline writes the lake."""
+        self.ingest, self.projections = PartState(STANDBY, reason), PartState(STANDBY)
 
     def health(self) -> tuple[bool, Mapping[str, object]]:
         """Return readiness and the state of each part, for `/health/ready`."""
-        return self.ingest.state in ("running", "waiting", "paused"), self._state()
+        return self.ingest.ready, self._state()
 
     def _state(self) -> dict[str, object]:
         states, still = self._projecting.states.values(), dict(self._watchdog.still)
@@ -295,7 +297,7 @@ class Pipeline:
         except Unavailable as waiting:
             self.gaps = told(runs.gaps)
             self.ingest = PartState("waiting", waiting.message)
-            self._stop.wait(IDLE_S * 5)
+            self.stopping.wait(IDLE_S * 5)
             return True
         self.ingest = PartState("running")
         try:
@@ -309,7 +311,7 @@ class Pipeline:
     def _watch(self, runs: LaneRuns, ingest: Ingest, deployment: Deployment) -> None:
         """Look at what a run waits for, until it ends or has to: the topology changed, say."""
         looks = 0
-        while not self._stop.is_set():
+        while not self.stopping.is_set():
             looks += 1
             with self._topology_loop.working("a look at what is to be read"):
                 runs.look()
@@ -367,10 +369,10 @@ class Pipeline:
 
     def _wait_for_space(self) -> None:
         """Pause while the lake's disk is below its reserve; the reason stands in the health."""
-        while (shortage := self._space.shortage()) is not None and not self._stop.is_set():
+        while (shortage := self._space.shortage()) is not None and not self.stopping.is_set():
             self.ingest = PartState("paused", shortage)
             passed("a pause for lack of room")
-            self._stop.wait(1.0)
+            self.stopping.wait(1.0)
         if self.ingest.state == "paused":
             self.ingest = PartState("running")
 

@@ -60,7 +60,7 @@ APPENDED = ("log/", "quarantine/")
 """Tables of epochs, by the beginnings of their names, that nobody merges into."""
 
 UNNAMED = (
-    *("epochs", "catalog", "replays", "savepoints", "verifications"),
+    *("epochs", "catalog", "leases", "replays", "savepoints", "verifications"),
     *("log/_schemas", "log/snapshots/_installs", "log/_pending"),
     *("quarantine/records", "quarantine/outcomes"),
 )

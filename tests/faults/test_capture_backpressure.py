@@ -55,7 +55,7 @@ class Running(SourceDatabase):
 
     def stop(self) -> None:
         failpoints.disarm()
-        self.pipeline.stop()
+        self.pipeline.stopping.set()
         self._thread.join(60)
         self._heads.close()
 

@@ -20,8 +20,14 @@ from tests.support.services.whole_stack import SOURCE, WholeStack
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.matrix]
 CONNECTORS = {("connector", name): "penstock restart connect" for name in (SOURCE, OUTBOX)}
+LOOPS = {("loop", name): "penstock restart pipeline" for name in ("copies", "verify")}
 MOVE = "INSERT INTO transfers (one, other, amount) VALUES (1, 2, 0)"
 _SENDER = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s"
+
+_READER = """
+SELECT a.pid FROM pg_stat_activity a JOIN pg_locks l USING (pid)
+WHERE NOT l.granted AND l.relation = %s::regclass AND a.application_name = 'penstock'
+"""
 
 
 @pytest.fixture
@@ -116,4 +122,32 @@ def test_connectors_that_run_and_bring_nothing_are_seen_at_every_door(walk: Walk
     walk.mend_all()
     walk.until_all_moves()
     walk.stack.command("wait", "--timeout", "60")
+    walk.stack.await_equal()
+
+
+def test_copies_and_verification_that_hang_are_seen_at_every_door(walk: Walk) -> None:
+    held = "snapshot.after_chunk=hold"
+    walk.restart_with(PENSTOCK_FAILPOINTS=held, PENSTOCK_PIPELINE_STANDSTILL_SECONDS="2")
+    with psycopg.connect(walk.stack.dsn) as connection:
+        # What reads the source waits here, until it is stopped.
+        connection.execute("LOCK TABLE transfers IN ACCESS EXCLUSIVE MODE")
+        readers: list[int] = []
+
+        def waits() -> bool:
+            readers[:] = [row[0] for row in connection.execute(_READER, ("transfers",)).fetchall()]
+            return bool(readers)
+
+        until(waits, "verification reads the table", deadline_s=400)
+        hang(walk, readers[0])
+    until(lambda: walk.stands(("loop", "verify")), "verification hangs", deadline_s=60)
+    walk.stack.command("source", "resnapshot", SOURCE, "--tables", "public.accounts", "--yes")
+    until(lambda: walk.stands(*LOOPS), "both hang", deadline_s=60)
+    told = assert_told(walk, LOOPS)
+    assert all("has not moved on for" in told[name]["cause"] for name in LOOPS)
+    assert_metrics(walk, *LOOPS)
+    walk.append("stepped", 6)
+    walk.stack.execute(MOVE)
+    walk.stack.command("wait", "--timeout", "60")
+    walk.mend_all()
+    walk.until_all_moves()
     walk.stack.await_equal()

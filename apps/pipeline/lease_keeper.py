@@ -1,0 +1,126 @@
+"""The pipeline's part in the lease of its lake: it stands by, works while it holds it, and ends.
+
+A process that starts anew in a workspace is known to be the successor of the one before, which is
+dead: it holds the file lock of the workspace's state folder, and goes on at once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+from apps.settings import Settings
+from kernel.errors import LeaseLost, PenstockError, Unavailable
+from lake.layout import Lake
+from lake.writer_lease import WriterLease
+
+LEASE = "pipeline"
+"""The one lease there is: all lanes of a lake are one pipeline's."""
+EXIT_LEASE_LOST = 75
+"""The exit code of a process that another pipeline took the lake from."""
+_LOOK_S = 1.0
+_BEATS = 3
+"""So many times within its time a lease is renewed."""
+
+log = logging.getLogger("penstock.lease")
+
+
+@contextmanager
+def holding(state_dir: Path) -> Iterator[str]:
+    """Yield who this process is; of two at once in one workspace the later one is somebody else."""
+    state_dir.mkdir(parents=True, exist_ok=True)
+    # Open as long as the process lives, however it ends: that is what the lock says.
+    with (state_dir / "pipeline.holder").open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            own = _known(file)
+        except BlockingIOError:
+            own = uuid.uuid4().hex
+        yield f"{socket.gethostname()}/{own}"
+
+
+def _known(file: TextIO) -> str:
+    file.seek(0)
+    known = file.read().strip()
+    if not known:
+        known = uuid.uuid4().hex
+        file.write(known)
+        file.flush()
+    return known
+
+
+def end_process(reason: str) -> None:
+    """End this process at once: another one writes the lake. Its supervisor starts it anew."""
+    log.error("%s: this process ends, to stand by", reason)
+    logging.shutdown()
+    os._exit(EXIT_LEASE_LOST)
+
+
+class LeaseKeeper:
+    """Waits for a lease, and keeps it; whoever loses it ends."""
+
+    def __init__(
+        self, lease: WriterLease, *, ttl_s: float, end: Callable[[str], None] = end_process
+    ) -> None:
+        """The lease is renewed three times in `ttl_s`; `end` is called when it is lost."""
+        self._lease = lease
+        self._every_s = ttl_s / _BEATS
+        self._end = end
+
+    def wait(self, stop: threading.Event, stands_by: Callable[[str], None]) -> bool:
+        """Return True once the lease is held; False when `stop` is set before that.
+
+        `stands_by` is told who holds it, or why that cannot be seen.
+        """
+        while not stop.is_set():
+            try:
+                other = self._lease.take()
+            except Unavailable as error:
+                stands_by(str(error))
+            else:
+                if other is None:
+                    log.info("holds the lake: lease %s", self._lease.number)
+                    return True
+                stands_by(f"{other.holder} writes this lake (lease {other.number})")
+            stop.wait(_LOOK_S)
+        return False
+
+    def run(self, stop: threading.Event) -> None:
+        """Say that the holder lives until `stop` is set, then give the lease back."""
+        due = time.monotonic() + self._every_s
+        while not stop.wait(min(_LOOK_S, self._every_s)):
+            # After a stop of the whole process it is long due: nothing is said before the look.
+            if time.monotonic() < due:
+                continue
+            due = time.monotonic() + self._every_s
+            try:
+                self._lease.keep()
+            except LeaseLost as lost:
+                self._end(lost.message)
+                return
+            except (PenstockError, OSError) as error:
+                # Whoever cannot see the lake does not take it either; commits fail, or are guarded.
+                log.warning("the lease is not renewed: %s", error)
+
+    def release(self) -> None:
+        """Give the lease back, as far as the lake can be reached."""
+        try:
+            self._lease.release()
+        except (PenstockError, OSError) as error:
+            log.warning("the lease is not given back: %s", error)
+
+
+def lease_keeper(settings: Settings, holder: str) -> LeaseKeeper:
+    """Return the keeper of the lease of a workspace's lake."""
+    ttl_s = float(settings.number("pipeline.lease_seconds"))
+    lease = WriterLease(Lake.at(settings.lake), LEASE, holder=holder, ttl_s=ttl_s)
+    return LeaseKeeper(lease, ttl_s=ttl_s)
