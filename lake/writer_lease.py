@@ -33,18 +33,22 @@ SCHEMA = Schema(
         Field("name", DataType.utf8()),
         Field("kind", DataType.utf8()),
         Field("holder", DataType.utf8()),
+        Field("place", DataType.utf8()),
         Field("at", DataType.timestamp("us", tz="UTC")),
     ]
 )
-_NEWEST = "SELECT number, kind, holder FROM rows WHERE name = '{name}' ORDER BY number DESC LIMIT 1"
+_NEWEST = """
+SELECT number, kind, holder, place FROM rows WHERE name = '{name}' ORDER BY number DESC LIMIT 1
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A lease as its newest row has it. `free`: its holder gave it back."""
+    """A lease as its newest row has it. `free`: its holder, at this `place`, gave it back."""
 
     number: int
     holder: str
+    place: str
     free: bool
 
 
@@ -57,11 +61,15 @@ class WriterLease:
         name: str,
         *,
         holder: str,
+        place: str,
         ttl_s: float,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`holder` names this process; its predecessor, which is known to be dead, has the same."""
-        self.name, self.holder = name, holder
+        """`holder` names this process; its predecessor, which is known to be dead, has the same.
+
+        `place` is what people call the machine.
+        """
+        self.name, self.holder, self._place = name, holder, place
         self.number: int | None = None
         """The fencing number while the lease is held."""
         self._path = lake.path(LEASES)
@@ -87,6 +95,8 @@ class WriterLease:
         except Conflict:
             return self.newest()
         self.keep()
+        if newest is not None:
+            storage.remove_file(self._folder, self._file(newest.number))
         return None
 
     def keep(self) -> None:
@@ -94,8 +104,8 @@ class WriterLease:
         newest = self.newest()
         if newest is None or newest.number != self.number:
             self.number = None
-            holder = "nobody" if newest is None else newest.holder
-            raise LeaseLost(f"{self.name} of this lake is held by {holder} now")
+            other = "nobody" if newest is None else newest.place
+            raise LeaseLost(f"{self.name} of this lake is held by {other} now")
         self._beats += 1
         storage.make_folder(self._folder)
         storage.write_whole(self._folder, self._file(newest.number), f"{self._beats}".encode())
@@ -122,8 +132,8 @@ class WriterLease:
             if self.newest() != after:
                 raise Conflict(f"{self.name} was taken meanwhile")
             moment = datetime.now(UTC)
-            row = {"name": self.name, "kind": kind, "holder": self.holder, "at": moment}
-            return [{"number": number, **row}]
+            who = {"name": self.name, "holder": self.holder, "place": self._place}
+            return [{"number": number, "kind": kind, "at": moment, **who}]
 
         return self._ledger.put(rows)
 
@@ -145,6 +155,6 @@ class WriterLease:
 
 
 def _taken(row: Mapping[str, object]) -> Taken:
-    number, kind, holder = row["number"], row["kind"], row["holder"]
+    number, free = row["number"], row["kind"] == _GIVEN_BACK
     assert isinstance(number, int)
-    return Taken(number, str(holder), kind == _GIVEN_BACK)
+    return Taken(number, str(row["holder"]), str(row["place"]), free)

@@ -45,7 +45,7 @@ def holding(state_dir: Path) -> Iterator[str]:
             own = _known(file)
         except BlockingIOError:
             own = uuid.uuid4().hex
-        yield f"{socket.gethostname()}/{own}"
+        yield own
 
 
 def _known(file: TextIO) -> str:
@@ -90,7 +90,7 @@ class LeaseKeeper:
                 if other is None:
                     log.info("holds the lake: lease %s", self._lease.number)
                     return True
-                stands_by(f"{other.holder} writes this lake (lease {other.number})")
+                stands_by(f"{other.place} writes this lake (lease {other.number})")
             stop.wait(_LOOK_S)
         return False
 
@@ -122,5 +122,6 @@ class LeaseKeeper:
 def lease_keeper(settings: Settings, holder: str) -> LeaseKeeper:
     """Return the keeper of the lease of a workspace's lake."""
     ttl_s = float(settings.number("pipeline.lease_seconds"))
-    lease = WriterLease(Lake.at(settings.lake), LEASE, holder=holder, ttl_s=ttl_s)
+    place, lake = socket.gethostname(), Lake.at(settings.lake)
+    lease = WriterLease(lake, LEASE, holder=holder, place=place, ttl_s=ttl_s)
     return LeaseKeeper(lease, ttl_s=ttl_s)

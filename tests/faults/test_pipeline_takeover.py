@@ -14,7 +14,7 @@ from tests.support.services.second_pipeline import SecondPipeline, second_pipeli
 from tests.support.services.waiting import until
 from tests.support.services.whole_stack import ACCOUNTS, Teller, WholeStack
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.matrix]
 LEASE_S = "5"
 """Of the second one, so that it takes over soon; the first one says that it lives every three."""
 

@@ -11,6 +11,7 @@ import pytest
 from apps.pipeline.lease_keeper import LeaseKeeper, holding
 from kernel.errors import LeaseLost, Unavailable
 from lake.layout import Lake
+from lake.storage import Stored, files_in
 from lake.writer_lease import Taken, WriterLease
 
 TTL_S = 10.0
@@ -27,15 +28,21 @@ class Clock:
 
 
 def lease(lake: Lake, holder: str, clock: Clock | None = None) -> WriterLease:
-    return WriterLease(lake, "pipeline", holder=holder, ttl_s=TTL_S, now=clock or Clock())
+    return WriterLease(
+        lake, "pipeline", holder=holder, place=f"at {holder}", ttl_s=TTL_S, now=clock or Clock()
+    )
+
+
+def beats(lake: Lake) -> list[Stored]:
+    return [*files_in(f"{lake.root}/_beats")]
 
 
 def test_the_second_one_stands_by_and_is_told_who_writes(any_lake: Lake) -> None:
     first, second = lease(any_lake, "a"), lease(any_lake, "b")
     assert first.take() is None
-    assert second.take() == Taken(1, "a", free=False)
+    assert second.take() == Taken(1, "a", "at a", free=False)
     assert (first.number, second.number) == (1, None)
-    assert first.newest() == second.newest() == Taken(1, "a", free=False)
+    assert first.newest() == second.newest() == Taken(1, "a", "at a", free=False)
 
 
 def test_a_holder_that_ends_gives_the_lease_to_who_waits(any_lake: Lake) -> None:
@@ -45,7 +52,7 @@ def test_a_holder_that_ends_gives_the_lease_to_who_waits(any_lake: Lake) -> None
     assert second.take() is None
     assert second.number == 3, "taken, given back, taken"
     first.release()
-    assert second.newest() == Taken(3, "b", free=False), "what one no longer holds stays"
+    assert second.newest() == Taken(3, "b", "at b", free=False), "what one no longer holds stays"
     second.keep()
 
 
@@ -68,7 +75,8 @@ def test_one_that_is_silent_loses_the_lease_and_learns_of_it(any_lake: Lake) -> 
     assert second.take() is not None
     clock.s += 0.2
     assert second.take() is None
-    with pytest.raises(LeaseLost, match="held by b now"):
+    assert [file.name for file in beats(any_lake)] == ["pipeline.2"]
+    with pytest.raises(LeaseLost, match="held by at b now"):
         first.keep()
     assert first.number is None
     first.release()
@@ -105,7 +113,9 @@ def test_of_many_that_take_over_at_once_one_has_it(tmp_path: Path) -> None:
     assert had.count(None) == 1
     (winner,) = (rival for rival in rivals if rival.number is not None)
     winner.keep()
-    assert {told for told in had if told} == {Taken(2, winner.holder, free=False)}
+    assert {told for told in had if told} == {
+        Taken(2, winner.holder, f"at {winner.holder}", free=False)
+    }
 
 
 def test_of_two_processes_in_one_workspace_the_later_one_is_somebody_else(tmp_path: Path) -> None:
@@ -128,10 +138,10 @@ def test_a_keeper_says_who_holds_the_lease_and_ends_when_it_is_lost(tmp_path: Pa
     ended: list[str] = []
     keeper = LeaseKeeper(lease(lake, "own"), ttl_s=0.3, end=ended.append)
     assert keeper.wait(stop, stands_by)
-    assert said == ["other writes this lake (lease 1)"]
+    assert said == ["at other writes this lake (lease 1)"]
     lease(lake, "own").take()
     keeper.run(stop)
-    assert ended == ["pipeline of this lake is held by own now"]
+    assert ended == ["pipeline of this lake is held by at own now"]
 
 
 def test_a_keeper_that_does_not_see_the_lake_goes_on(
