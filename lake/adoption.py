@@ -18,14 +18,13 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake import DeltaTable, write_deltalake
 from deltalake.transaction import AddAction
 
-from kernel.errors import LeaseLost
+from kernel.positions import Epoch
 from lake.datasets import files_at, location_of, schema_of
 from lake.exactness import refuse_other_types
-from lake.guarded_commits import write_error
+from lake.guarded_commits import committing, guarded
 from lake.log_lengths import shorten
 from lake.storage import make_folder
 from lake.writer import Guard, reached
@@ -206,20 +205,16 @@ def commit_staged(
             table.update_incremental()
             known = schema_of(table)
         refuse_other_types(known, schema, table.table_uri)
-    try:
+    with committing(table, app, Epoch(version), f"committing {app} to {table.table_uri}"):
         table.create_write_transaction(
             [*adds],
             mode="append",
             schema=table.schema(),
             partition_by=list(partition_by),
-            commit_properties=CommitProperties(app_transactions=[Transaction(app, version)]),
+            commit_properties=guarded(app, Epoch(version)),
         )
         # The handle does not see its own commit by itself.
         table.update_incremental()
-    except CommitFailedError as error:
-        raise LeaseLost(f"{table.table_uri}: somebody else writes {app}: {error}") from error
-    except DeltaError as error:
-        raise write_error(f"committing {app} to {table.table_uri}", error) from error
 
 
 def append_files(

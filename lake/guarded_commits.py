@@ -15,28 +15,40 @@ _STORAGE = ("os error", "ObjectStore", "object store", "Object at", "Generic S3"
 """What deltalake's errors say when storage is their cause; they have no kinds."""
 
 
-def guarded(app_id: str, epoch: Epoch) -> CommitProperties:
+def guarded(
+    app_id: str,
+    epoch: Epoch,
+    *,
+    retries: int | None = None,
+    metadata: dict[str, str] | None = None,
+) -> CommitProperties:
     """Return the properties of a commit under a guard.
 
-    Delta retries by itself after commits of others; one under the same app id is a conflict.
+    Delta retries by itself after commits of others; one under the same app id is a conflict. With
+    no `retries` the commit comes right behind the version that was read, or not at all.
     """
-    return CommitProperties(app_transactions=[Transaction(app_id, int(epoch))])
+    return CommitProperties(
+        custom_metadata=metadata,
+        max_commit_retries=retries,
+        app_transactions=[Transaction(app_id, int(epoch))],
+    )
 
 
 @contextmanager
 def committing(
-    table: DeltaTable, app_id: str, epoch: Epoch, what: str, *, again: bool = False
+    table: DeltaTable | None, app_id: str, epoch: Epoch, what: str, *, again: bool = False
 ) -> Iterator[None]:
     """Tell what deltalake raises of one commit under a guard; `what` names the write.
 
-    Raises `LeaseLost`, or as `write_error` does. With `again` the guard may be there already.
+    Raises `LeaseLost`, or as `write_error` does. With `again` the guard may be there already;
+    `table` is None for one that the commit makes.
     """
     try:
         yield
     except CommitFailedError as error:
         raise conflict(app_id, epoch, error) from error
     except (DeltaError, OSError) as error:
-        if again or not _landed(table, app_id, epoch, error):
+        if again or table is None or not _landed(table, app_id, epoch, error):
             raise write_error(what, error) from error
 
 

@@ -23,12 +23,10 @@ from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake import DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql import SparkSession
 
-from kernel.errors import LeaseLost
 from kernel.positions import DeltaVersion
 from lake.adoption import FilePlace, StagedFiles
 from lake.datasets import (
@@ -39,7 +37,7 @@ from lake.datasets import (
     schema_of,
 )
 from lake.executor_tasks import Tasks, TasksHere, WrittenFile, handed_back
-from lake.guarded_commits import write_error
+from lake.guarded_commits import committing, guarded
 from lake.layers import EPOCH, KEYS, whole
 from lake.tables import Tables
 from lake.writer import OP, Guard, reached
@@ -277,21 +275,12 @@ def _commit(
     removes = [
         RemoveAction(str(file["path"]), True, now, _number(file["size_bytes"]), {}) for file in gone
     ]
-    try:
+    with committing(table, guard.app_id, guard.epoch, f"merging into {table.table_uri}"):
         table.create_write_transaction(
             [*adds, *removes],
             mode="append",
             schema=table.schema(),
             partition_by=[],
-            commit_properties=CommitProperties(
-                app_transactions=[Transaction(guard.app_id, int(guard.epoch))],
-                max_commit_retries=0,
-            ),
+            commit_properties=guarded(guard.app_id, guard.epoch, retries=0),
         )
         table.update_incremental()
-    except CommitFailedError as error:
-        raise LeaseLost(
-            f"another writer committed to {guard.app_id} while epoch {guard.epoch} was merged"
-        ) from error
-    except (DeltaError, OSError) as error:
-        raise write_error(f"merging into {table.table_uri}", error) from error

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from kernel import failpoints
-from kernel.errors import LeaseLost
+from kernel.positions import Epoch
 from lake.datasets import dataset_of, schema_of
 from lake.exactness import as_spelled
-from lake.guarded_commits import write_error
+from lake.guarded_commits import committing, guarded
 from lake.table_settings import TABLE_SETTINGS
 from lake.tables import Tables
 from lake.writer import Guard, reached, unsliced
@@ -92,9 +91,9 @@ def evolve(tables: Tables, path: str, steps: Sequence[Step], guard: Guard | None
     rewrites = touches_rows(steps, before)
     if not rewrites and after == before:
         return False
-    app = [] if guard is None else [Transaction(guard.app_id, int(guard.epoch))]
-    properties = CommitProperties(app_transactions=app)
-    try:
+    app_id, epoch = (path, Epoch(0)) if guard is None else (guard.app_id, guard.epoch)
+    properties = CommitProperties() if guard is None else guarded(app_id, epoch)
+    with committing(table, app_id, epoch, f"writing {path} with new columns"):
         if rewrites:
             rows = pa.RecordBatchReader.from_batches(after, _rows(table, steps, after))
             write_deltalake(
@@ -114,10 +113,6 @@ def evolve(tables: Tables, path: str, steps: Sequence[Step], guard: Guard | None
                 schema_mode="merge",
                 commit_properties=properties,
             )
-    except CommitFailedError as error:
-        raise LeaseLost(f"another writer committed to {path} meanwhile: {error}") from error
-    except (DeltaError, OSError) as error:
-        raise write_error(f"writing {path} with new columns", error) from error
     tables.forget(path)
     failpoints.hit(failpoints.EVOLVE_AFTER_COMMIT)
     return True

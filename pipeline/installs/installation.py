@@ -14,15 +14,15 @@ from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake import DeltaTable
 from deltalake.transaction import create_table_with_add_actions
 
 from kernel import failpoints
-from kernel.errors import InstallDeclined, LeaseLost, Unavailable
+from kernel.errors import InstallDeclined
 from kernel.positions import Epoch
 from lake.adoption import adopted
 from lake.datasets import dataset_of, scanner_of, schema_of
+from lake.guarded_commits import committing, guarded
 from lake.layout import Lake, current_name
 from lake.reader_features import enable_for
 from lake.table_columns import SCHEMA_TABLE
@@ -251,13 +251,10 @@ def _swap(
     path: str, stable: DeltaTable | None, built: DeltaTable, install: Install, guard: Guard
 ) -> None:
     adds = adopted(built, generation_folder(install.id))
-    properties = CommitProperties(
-        custom_metadata={"penstock.install": install.id},
-        app_transactions=[Transaction(guard.app_id, int(guard.epoch))],
-        # On top of the version that was read, or not at all: see `replay.generations`.
-        max_commit_retries=0,
-    )
-    try:
+    told = {"penstock.install": install.id}
+    # On top of the version that was read, or not at all: see `replay.generations`.
+    properties = guarded(guard.app_id, guard.epoch, retries=0, metadata=told)
+    with committing(stable, guard.app_id, guard.epoch, f"the swap of {path}"):
         if stable is None:
             create_table_with_add_actions(
                 path,
@@ -276,10 +273,6 @@ def _swap(
                 partition_by=[],
                 commit_properties=properties,
             )
-    except CommitFailedError as error:
-        raise LeaseLost(f"{guard.app_id} was written while it was swapped: {error}") from error
-    except DeltaError as error:
-        raise Unavailable(f"the swap of {path} failed: {error}") from error
 
 
 def _range_filter(install: Install, schema: pa.Schema) -> pc.Expression | None:
