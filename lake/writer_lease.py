@@ -43,7 +43,7 @@ SELECT number, kind, holder, place FROM rows WHERE name = '{name}' ORDER BY numb
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class LeaseRow:
     """A lease as its newest row has it. `free`: its holder, at this `place`, gave it back."""
 
     number: int
@@ -81,7 +81,7 @@ class WriterLease:
         self._beats = 0
         self._seen: tuple[int, bytes | None, float] = (0, None, now())
 
-    def take(self) -> Taken | None:
+    def take(self) -> LeaseRow | None:
         """Take the lease; return who has it where that is another one.
 
         To be called often: how long the holder has been silent is what was seen between two calls.
@@ -120,12 +120,12 @@ class WriterLease:
             self._write(_GIVEN_BACK, held)
             storage.remove_file(self._folder, self._file(number))
 
-    def newest(self) -> Taken | None:
+    def newest(self) -> LeaseRow | None:
         """Return the lease as it is; None where nobody ever had it."""
         rows = self._rows.select(self._path, _NEWEST.format(name=self.name.replace("'", "''")))
-        return _taken(rows[0]) if rows else None
+        return _lease_row(rows[0]) if rows else None
 
-    def _write(self, kind: str, after: Taken | None) -> int:
+    def _write(self, kind: str, after: LeaseRow | None) -> int:
         """Add a row behind the one that was looked at. Raises `Conflict` where there is another."""
 
         def rows(number: int) -> Sequence[Mapping[str, object]]:
@@ -154,7 +154,7 @@ class WriterLease:
         return f"{storage.place_of(self._folder)[1]}/{self.name}.{number}"
 
 
-def _taken(row: Mapping[str, object]) -> Taken:
+def _lease_row(row: Mapping[str, object]) -> LeaseRow:
     number, free = row["number"], row["kind"] == _GIVEN_BACK
     assert isinstance(number, int)
-    return Taken(number, str(row["holder"]), str(row["place"]), free)
+    return LeaseRow(number, str(row["holder"]), str(row["place"]), free)

@@ -73,7 +73,7 @@ PAUSES_S = (0.5, 1.0, 2.0, 5.0, 10.0)
 
 
 class Pipeline:
-    """Wires ingest and projections for one workspace and runs them until stopped."""
+    """Wires ingest and projections for one workspace; runs until `stopping` is set."""
 
     def __init__(
         self, spark: SparkSession, settings: Settings, metrics: PipelineMetrics, heads: StoreHeads
@@ -128,9 +128,7 @@ class Pipeline:
         self._neighbours = neighbours_of(settings, self._registry, self._topics, metrics.part_up)
         beside = self._verifying, self._lag, self._sinks, self._neighbours
         self._others: tuple[Looping, ...] = (self._keeper, self._copier, *beside)
-        self.stopping = threading.Event()
-        """Set it to ask for an end between two epochs."""
-        self._patience, self._stuck = Patience(), StuckSources()
+        self.stopping, self._patience, self._stuck = threading.Event(), Patience(), StuckSources()
         self._last: Committed | None = None
         self._ingest_loop, self._topology_loop = Loop("ingest"), Loop("topology")
         self._projections_loop = Loop(PROJECTIONS)
@@ -139,7 +137,7 @@ class Pipeline:
         self.ingest, self.projections = PartState(), PartState()
 
     def run(self) -> None:
-        """Run until `stopping` is set: ingest here, projections and lag in threads of their own."""
+        """Run until the end is asked for: ingest here, all others in threads of their own."""
         workers = [
             threading.Thread(target=work, args=(self.stopping,), name=name, daemon=True)
             for name, work in {

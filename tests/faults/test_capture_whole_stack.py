@@ -11,7 +11,8 @@ import os
 import signal
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -64,10 +65,17 @@ def whole(bank: WholeStack) -> None:
 def spoil_checkpoints(bank: WholeStack) -> None:
     """Write nonsense over the checkpoints of the running query: they are only scratch."""
     checkpoints = bank.workspace / ".penstock" / "checkpoints"
-    damaged = [path for path in checkpoints.rglob("*") if path.is_file()]
-    assert damaged, "a running query has a checkpoint"
+    damaged: list[Path] = []
+
+    def found() -> bool:
+        damaged[:] = [path for path in checkpoints.rglob("*") if path.is_file()]
+        return bool(damaged)
+
+    # Between two runs there is none.
+    until(found, "a query runs, and has a checkpoint", deadline_s=60)
     for path in damaged:
-        path.write_bytes(b"\x00 not a checkpoint")
+        with suppress(FileNotFoundError):  # The query has come further since.
+            path.write_bytes(b"\x00 not a checkpoint")
 
 
 def poisoned(bank: WholeStack) -> set[bytes]:

@@ -12,7 +12,7 @@ from apps.pipeline.lease_keeper import LeaseKeeper, holding
 from kernel.errors import LeaseLost, Unavailable
 from lake.layout import Lake
 from lake.storage import Stored, files_in
-from lake.writer_lease import Taken, WriterLease
+from lake.writer_lease import LeaseRow, WriterLease
 
 TTL_S = 10.0
 
@@ -40,9 +40,9 @@ def beats(lake: Lake) -> list[Stored]:
 def test_the_second_one_stands_by_and_is_told_who_writes(any_lake: Lake) -> None:
     first, second = lease(any_lake, "a"), lease(any_lake, "b")
     assert first.take() is None
-    assert second.take() == Taken(1, "a", "at a", free=False)
+    assert second.take() == LeaseRow(1, "a", "at a", free=False)
     assert (first.number, second.number) == (1, None)
-    assert first.newest() == second.newest() == Taken(1, "a", "at a", free=False)
+    assert first.newest() == second.newest() == LeaseRow(1, "a", "at a", free=False)
 
 
 def test_a_holder_that_ends_gives_the_lease_to_who_waits(any_lake: Lake) -> None:
@@ -52,7 +52,7 @@ def test_a_holder_that_ends_gives_the_lease_to_who_waits(any_lake: Lake) -> None
     assert second.take() is None
     assert second.number == 3, "taken, given back, taken"
     first.release()
-    assert second.newest() == Taken(3, "b", "at b", free=False), "what one no longer holds stays"
+    assert second.newest() == LeaseRow(3, "b", "at b", free=False), "what one no longer holds stays"
     second.keep()
 
 
@@ -99,7 +99,7 @@ def test_of_many_that_take_over_at_once_one_has_it(tmp_path: Path) -> None:
         assert rival.take() is not None
         clock.s = TTL_S
     together = threading.Barrier(len(rivals))
-    had: list[Taken | None] = []
+    had: list[LeaseRow | None] = []
 
     def rush(rival: WriterLease) -> None:
         together.wait()
@@ -114,7 +114,7 @@ def test_of_many_that_take_over_at_once_one_has_it(tmp_path: Path) -> None:
     (winner,) = (rival for rival in rivals if rival.number is not None)
     winner.keep()
     assert {told for told in had if told} == {
-        Taken(2, winner.holder, f"at {winner.holder}", free=False)
+        LeaseRow(2, winner.holder, f"at {winner.holder}", free=False)
     }
 
 
