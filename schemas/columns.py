@@ -284,11 +284,18 @@ def _parser(schema_json: str, last_field: str | None = None) -> Any:
         raise SchemaViolation(f"not an Avro schema: {error}") from error
 
 
+_UNREAD = ("logicalType", "default")
+
+
 def _bare(avro: Any) -> Any:
-    """Drop logical types: values are converted by column, and some of Debezium's are invalid."""
+    """Drop logical types: values are converted by column, and some of Debezium's are invalid.
+
+    Defaults go as well: nobody reads with another schema than the writer's, and that of a column
+    whose default is infinite or NaN has none that JSON could say.
+    """
     match avro:
         case dict():
-            kept = {key: _bare(value) for key, value in avro.items() if key != "logicalType"}
+            kept = {key: _bare(value) for key, value in avro.items() if key not in _UNREAD}
             if full_name(avro) is None:
                 kept.pop("namespace", None)
             return kept

@@ -103,7 +103,9 @@ public final class PostgresText implements CustomConverter<SchemaBuilder, Relati
             if (description != null) {
                 schema.parameter(COLUMN, description);
             }
-            registration.register(schema, value -> value == null && !optional ? placeholder : text(value));
+            Object fallback = column.hasDefaultValue() ? column.defaultValue() : null;
+            registration.register(schema, value -> value == null && !optional ? placeholder
+                    : value == fallback ? textOfDefault(value) : text(value));
         }
     }
 
@@ -135,6 +137,19 @@ public final class PostgresText implements CustomConverter<SchemaBuilder, Relati
             return column.length().orElse(0) != 1;
         }
         return oid < FIRST_USER_OID ? !WHOLE.contains(oid) : !PLAIN.contains(column.jdbcType());
+    }
+
+    /**
+     * The column's default, as Debezium converted it for a type that the column has no more (bits are
+     * bytes then, intervals a number), stands in the schema of records and in none of them. One that has
+     * no text must not keep the connector from making the schema.
+     */
+    private String textOfDefault(Object value) {
+        try {
+            return text(value);
+        } catch (DataException none) {
+            return "";
+        }
     }
 
     private String text(Object value) {

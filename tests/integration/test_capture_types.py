@@ -60,6 +60,43 @@ INSERT INTO kinds (id, n_scaled, padded, words, raw, i4s, words_all, d) VALUES
     (8, 'NaN', '', '', '', '{}', '{}', 'infinity'), (9, -0.000001, ' x', ' ', '', '{}', '{}',
      '-infinity'), (10, 0, 'é', 'N', '', '{NULL}', '{N,"3:abc"}', '5874897-12-31');
 """
+FALLBACKS = r"""
+CREATE TABLE fallbacks (
+    id int PRIMARY KEY, b bit(3) NOT NULL DEFAULT '101', vb bit varying(20) DEFAULT '0',
+    empty bit varying NOT NULL DEFAULT '', flag bit(1) NOT NULL DEFAULT '1',
+    d date NOT NULL DEFAULT 'infinity', early date DEFAULT '0044-03-15 BC',
+    ts timestamp NOT NULL DEFAULT '-infinity',
+    milli timestamp(3) DEFAULT '2024-02-29 12:34:56.789',
+    tz timestamptz NOT NULL DEFAULT 'infinity', t time DEFAULT '24:00',
+    zone timetz DEFAULT '12:34+02',
+    lasts interval NOT NULL DEFAULT '1 mon -3 days 00:00:00.01' CHECK (isfinite(lasts)),
+    u uuid DEFAULT gen_random_uuid(),
+    n numeric NOT NULL DEFAULT 'NaN', n_scaled numeric(20, 6) DEFAULT 1.5, price money DEFAULT 1.5,
+    f4 real DEFAULT 'NaN', f8 double precision NOT NULL DEFAULT '-Infinity', yes bool DEFAULT true,
+    i2 smallint NOT NULL DEFAULT -3, i8 bigint DEFAULT 9223372036854775807,
+    words text NOT NULL DEFAULT '', short varchar(10) DEFAULT 'it''s', padded char(8) DEFAULT 'x',
+    raw bytea NOT NULL DEFAULT '\x00ff', js json DEFAULT '{"a": 1}',
+    jsb jsonb NOT NULL DEFAULT '[]',
+    net inet NOT NULL DEFAULT '10.0.0.1', part int4range DEFAULT '[1,5)',
+    place point NOT NULL DEFAULT '(1,2)', area box DEFAULT '((0,0),(1,1))',
+    feeling mood NOT NULL DEFAULT 'ok', more positive NOT NULL DEFAULT 7,
+    i4s int[] NOT NULL DEFAULT '{1,NULL}', words_all text[] DEFAULT '{}',
+    bits bit(3)[] DEFAULT '{101}'
+);
+INSERT INTO fallbacks (id) VALUES (1), (2);
+"""
+"""Every type with a default, which the schema of a column's records has."""
+NOTHING = """
+UPDATE fallbacks SET vb = NULL, early = NULL, milli = NULL, t = NULL, zone = NULL, u = NULL,
+    n_scaled = NULL, price = NULL, f4 = NULL, yes = NULL, i8 = NULL, short = NULL, padded = NULL,
+    js = NULL, part = NULL, area = NULL, words_all = NULL, bits = NULL WHERE id = 3
+"""
+"""Null where a default would be."""
+ADDED = """
+ALTER TABLE fallbacks ADD b2 bit(3) NOT NULL DEFAULT '011', ADD vb2 bit varying(20) DEFAULT '0',
+    ADD lasts2 interval NOT NULL DEFAULT '1 day' CHECK (isfinite(lasts2)),
+    ADD d2 date DEFAULT '-infinity'
+"""
 WANTED = {
     "yes": pa.bool_(),
     "i2": pa.int16(),
@@ -93,9 +130,12 @@ WANTED = {
 }
 
 
+TABLES = ["public.kinds", "public.fallbacks"]
+
+
 @pytest.fixture
 def kinds(stack: Settings, new_source: Callable[[str], str]) -> Iterator[Captured]:
-    captured = prepare(stack, new_source(TYPES + FULL_ROW + EDGES), ["public.kinds"], {})
+    captured = prepare(stack, new_source(TYPES + FULL_ROW + EDGES + FALLBACKS), TABLES, {})
     try:
         captured.start()
         captured.await_snapshot()
@@ -132,4 +172,19 @@ def test_every_type_arrives_as_postgresql_has_it(kinds: Captured) -> None:
     assert kinds.differing("public.kinds") == []
     (row,) = [r for r in kinds.current("public.kinds").to_pylist() if r["id"] == 1]
     assert {name for name, value in row.items() if value is not None} == {"id"}
+    assert kinds.rejected == []
+
+
+def test_defaults_of_every_type_stop_no_connector(kinds: Captured) -> None:
+    assert kinds.differing("public.fallbacks") == []
+    kinds.execute("INSERT INTO fallbacks (id) VALUES (3)")
+    kinds.execute(NOTHING)
+    kinds.await_stream()
+    assert kinds.differing("public.fallbacks") == []
+    # The connector meets the new columns with the next change.
+    kinds.execute(ADDED)
+    kinds.execute("INSERT INTO fallbacks (id) VALUES (4)")
+    kinds.execute("UPDATE fallbacks SET i2 = 1")
+    kinds.await_stream()
+    assert kinds.differing("public.fallbacks") == []
     assert kinds.rejected == []
