@@ -16,8 +16,8 @@ from lake import storage
 from lake.layout import KINDS, Lake
 from schemas.identifiers import GOES_ON
 
-SINGLE = ("epochs", "catalog", "replays", "savepoints", "verifications")
-"""Tables at the lake's root: the manifest, what is deployed, replayed, kept and verified."""
+SINGLE = ("epochs", "catalog", "leases", "replays", "savepoints", "verifications")
+"""At the lake's root: the manifest; what is deployed, replayed, kept and verified; who writes."""
 TOPICS = "topics"
 """What the typed table of an external topic is called beneath `typed`: `topics.pings`."""
 _LOG_FOLDER = "_delta_log"

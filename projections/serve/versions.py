@@ -28,7 +28,7 @@ from projections.run.catalog import PROJECTION as PROJECTION_ENTRY
 from projections.run.catalog import DeployedCatalog
 
 UNVERSIONED = (
-    *("epochs", "catalog", "replays", "savepoints", "verifications"),
+    *("epochs", "catalog", "leases", "replays", "savepoints", "verifications"),
     *("quarantine/", "corrections/", "log/_schemas", "log/_pending"),
 )
 """Tables (and beginnings of names) that are read as they are now, whatever the epoch."""
