@@ -112,7 +112,8 @@ class BulkInstalls:
             ends = self._ends(install, cut, epoch)
             try:
                 self._quarantine.refuse_older(install, progress)
-                taken.tables |= self._installer.replace(install, ends, epoch)
+                held = progress.held.get(source, {}).get(install.table)
+                taken.tables |= self._installer.replace(install, ends, epoch, held)
             except InstallDeclined as reason:
                 self._decline(install, reason, progress)
                 continue

@@ -33,6 +33,7 @@ from pipeline.current.moved_keys import moved_unseen
 from pipeline.current.newest_images import DELETED
 from pipeline.current.tables import CurrentTables
 from pipeline.current.tail import FoldPolicy
+from pipeline.ddl.held_tables import Hold
 from pipeline.ddl.table_plans import SchemaFollower
 from pipeline.ddl.unchanged_values import rows_without_keys
 from pipeline.installs.install_book import Install
@@ -48,6 +49,7 @@ MOST_MENDED_ROWS = 500_000
 TOO_LARGE = "too many rows to be replaced as a range"
 """Begins the reason of an install that is declined for its size: again, it would be declined too.
 """
+_BEFORE_ALL = (-1, -1)
 _NO_TAIL = FoldPolicy(direct_bytes=2**62)
 
 
@@ -66,12 +68,15 @@ class Installer:
     current: CurrentTables
     most_mended: int = MOST_MENDED_ROWS
 
-    def replace(self, install: Install, ends: EndsBetween, epoch: Epoch) -> dict[str, TableAt]:
+    def replace(
+        self, install: Install, ends: EndsBetween, epoch: Epoch, held: Hold | None = None
+    ) -> dict[str, TableAt]:
         """Make the staged rows, with the changes of `ends`, the table; one commit.
 
-        The table has everything of the epoch then, as if it had been folded. `ends` begin at the
-        first LSN of the chunks. Raises `InstallDeclined` when DDL behind them cannot be followed,
-        or when chunks of several LSNs cannot be brought together.
+        The table has everything of the epoch then, as if it had been folded. `held` says since when
+        it stands still, if it does. `ends` begin at the first LSN of the chunks. Raises
+        `InstallDeclined` when DDL behind them cannot be followed, or when chunks of several LSNs
+        cannot be brought together.
         """
         name = current_name(install.source, install.table)
         path, guard = self.lake.path(name), Guard(name, epoch)
@@ -85,7 +90,7 @@ class Installer:
             built.update_incremental()
             if stable is not None:
                 soft = self.current.keeps_deleted(install.source, install.table)
-                gone.note(stable, built, soft=soft)
+                gone.note(stable, built, soft=soft, called=self._called(install, held, stable))
                 built.update_incremental()
             failpoints.hit(failpoints.INSTALL_BEFORE_SWAP)
             _swap(path, stable, built, install, guard)
@@ -95,6 +100,16 @@ class Installer:
         assert done is not None, "the table was just written"
         at = {name: TableAt(version=done.version(), as_of_epoch=epoch)}
         return at | self.current.tails.clear(name, epoch)
+
+    def _called(self, install: Install, held: Hold | None, stable: DeltaTable) -> dict[str, str]:
+        """Return the names that columns of a table that stands still had when it was copied."""
+        if held is None:
+            return {}
+        stored = schema_of(stable)
+        follower = SchemaFollower(self.lake, self.tables, self.schemas)
+        since = follower.since(install.source, install.table, held, install.lsn, stored)
+        names = zip(stored.names, since.names_after(stored.names, _BEFORE_ALL), strict=True)
+        return {old: new for old, new in names if new != old}
 
     def _bring(
         self, install: Install, ends: EndsBetween, touched: Callable[[pa.Table], None] | None

@@ -7,7 +7,7 @@ history closes its rows by them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import duckdb
 import pyarrow as pa
@@ -58,20 +58,32 @@ class Vanished:
                 keys = keys.select(list(self._install.keys))
                 self._touched.append(keys.group_by(list(self._install.keys)).aggregate([]))
 
-    def note(self, known: DeltaTable, built: DeltaTable, *, soft: bool) -> None:
+    def note(
+        self,
+        known: DeltaTable,
+        built: DeltaTable,
+        *,
+        soft: bool,
+        called: Mapping[str, str] | None = None,
+    ) -> None:
         """Compare the table with what is to replace it; keep the keys that vanish.
 
         With `soft` deletes the generation gets the rows, marked, and those that were marked before.
+        `called` are new names of columns of the table, which stood still while they were renamed.
         """
         keys = list(self._install.keys)
-        before, after = schema_of(known), schema_of(built)
+        new = called or {}
+        stored, after = schema_of(known), schema_of(built)
+        before = pa.schema([item.with_name(new.get(item.name, item.name)) for item in stored])
         if not set(keys) <= set(before.names) & set(after.names):
             return
         shape = pa.schema([before.field(key) for key in keys])
         touched = [part.cast(shape) for part in self._touched]
         with duckdb.connect(config={"memory_limit": _MEMORY, "threads": 1}) as connection:
-            needed = None if soft else [n for n in before.names if n in (*keys, DELETED)]
-            connection.register("known", for_duckdb(dataset_of(known), needed))
+            needed = [n for n in stored.names if soft or new.get(n, n) in (*keys, DELETED)]
+            connection.register("stored", for_duckdb(dataset_of(known), needed))
+            renamed = ", ".join(f"{duckdb_name(n)} AS {duckdb_name(new.get(n, n))}" for n in needed)
+            connection.execute(f"CREATE TEMP VIEW known AS SELECT {renamed} FROM stored")
             connection.register("built", for_duckdb(dataset_of(built), keys))
             connection.register("touched", pa.concat_tables(touched) if touched else _none(shape))
             unseen = f"{_absent(keys, 'touched')} AND {_absent(keys, 'built')}"
