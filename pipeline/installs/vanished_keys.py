@@ -40,7 +40,21 @@ def gone_log(source: str, table: str) -> str:
 class Vanished:
     """Finds and keeps the keys that one install takes away."""
 
-    def __init__(self, lake: Lake, tables: Tables, schemas: SchemaLookup, install: Install) -> None:
+    def __init__(
+        self,
+        lake: Lake,
+        tables: Tables,
+        schemas: SchemaLookup,
+        install: Install,
+        *,
+        called: Mapping[str, str] | None = None,
+    ) -> None:
+        """`called` are new names of columns of a table that stood still while they were renamed.
+
+        What was captured has its keys by the names of before.
+        """
+        self._called = called or {}
+        self._keys = [self._called.get(key, key) for key in install.keys]
         self._path = lake.path(gone_log(install.source, install.table))
         self._tables = tables
         self._schemas = schemas
@@ -54,25 +68,16 @@ class Vanished:
             part = keyed.filter(pc.equal(keyed["key_schema_id"], schema_id))
             schema = self._schemas.schema(schema_id)
             keys = decode_rows(part["key"].to_pylist(), schema, "self")
-            if set(self._install.keys) <= set(keys.schema.names):
-                keys = keys.select(list(self._install.keys))
-                self._touched.append(keys.group_by(list(self._install.keys)).aggregate([]))
+            if set(self._keys) <= set(keys.schema.names):
+                keys = keys.select(self._keys)
+                self._touched.append(keys.group_by(self._keys).aggregate([]))
 
-    def note(
-        self,
-        known: DeltaTable,
-        built: DeltaTable,
-        *,
-        soft: bool,
-        called: Mapping[str, str] | None = None,
-    ) -> None:
+    def note(self, known: DeltaTable, built: DeltaTable, *, soft: bool) -> None:
         """Compare the table with what is to replace it; keep the keys that vanish.
 
         With `soft` deletes the generation gets the rows, marked, and those that were marked before.
-        `called` are new names of columns of the table, which stood still while they were renamed.
         """
-        keys = list(self._install.keys)
-        new = called or {}
+        keys, new = self._keys, self._called
         stored, after = schema_of(known), schema_of(built)
         before = pa.schema([item.with_name(new.get(item.name, item.name)) for item in stored])
         if not set(keys) <= set(before.names) & set(after.names):
@@ -140,7 +145,8 @@ def gone_keys(
     found = tables.read(lake.path(gone_log(source, table)), where=pc.field(INSTALL) == install)
     if found is None or found.num_rows == 0:
         return None
-    keys = [name for name in found.schema.names if name != INSTALL]
+    # A column that is null in all rows is what a key was called at another install.
+    keys = [n for n in found.schema.names if n != INSTALL and found[n].null_count < len(found)]
     return found.select(keys).group_by(keys).aggregate([])
 
 

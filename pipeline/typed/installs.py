@@ -132,8 +132,7 @@ class TypedInstalls:
         if gone is not None:
             place = (places[max(places)], install.lsn)
             stamps = _stamps(install, epoch, Operation.DELETE, place, now)
-            # Keys that went at other installs may have had other names.
-            yield _shaped(gone.select(list(install.keys)), stamps, shape)
+            yield _shaped(gone, stamps, shape)
 
     def _values(self, install: Install) -> pa.Schema:
         """Return the columns of an install, with that of originals where it has any."""

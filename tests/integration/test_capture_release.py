@@ -15,6 +15,7 @@ from lake.datasets import schema_of
 from lake.layout import current_name
 from lake.tables import Tables
 from pipeline.installs.install_book import request
+from pipeline.installs.vanished_keys import gone_log
 from tests.support.sources.copying import BANK, BANK_TABLES, Copied
 
 ACCOUNTS = "public.accounts"
@@ -69,3 +70,24 @@ def test_p11_a_held_table_is_released_by_its_command(bank: Copied) -> None:
     table = Tables().open(bank.lake.path(current_name(bank.name, ACCOUNTS)))
     assert table is not None
     assert schema_of(table).names == ["id", "balance", "memo", "code"]
+
+
+def test_p4_a_copy_knows_the_rows_that_went_by_the_new_name_of_their_key(bank: Copied) -> None:
+    """A delete may have come without its key: what the copy does not have is told by it alone."""
+    bank.start()
+    with bank.copying():
+        bank.run_until_installed(2)
+        bank.execute("ALTER TABLE accounts ALTER note TYPE text USING upper(note)")
+        bank.execute("DELETE FROM accounts WHERE id = 3")
+        bank.execute("ALTER TABLE accounts RENAME id TO number")
+        bank.execute("UPDATE accounts SET balance = 1 WHERE number = 4")
+        bank.catch_up()
+        site = capture_site(bank.workspace.settings)
+        assert set(lifecycle.standing_still(site, bank.source)) == {ACCOUNTS}
+        request(bank.lake, Tables(), bank.name, [ACCOUNTS], reason="asked for")
+        bank.run_until_installed(3)
+        bank.catch_up()
+    assert bank.differing() == []
+    gone = Tables().read(bank.lake.path(gone_log(bank.name, ACCOUNTS)), columns=["number"])
+    assert gone is not None
+    assert gone.to_pylist() == [{"number": 3}]
