@@ -11,6 +11,9 @@ from schemas.identifiers import name_at, path_of
 
 KINDS = ("log", "typed", "current", "history", "projection", "quarantine", "corrections")
 
+SINGLE = ("epochs", "catalog", "leases", "replays", "savepoints", "verifications")
+"""At the lake's root: the manifest; what is deployed, replayed, kept and verified; who writes."""
+
 # Names in these come from captured databases; the longer folder before the shorter one.
 _OF_CAPTURED = (
     "log/snapshots/_gone/",

@@ -95,7 +95,7 @@ class LeaseKeeper:
         return False
 
     def run(self, stop: threading.Event) -> None:
-        """Say that the holder lives until `stop` is set, then give the lease back."""
+        """Say that the holder lives until `stop` is set; end the process when the lease is lost."""
         due = time.monotonic() + self._every_s
         while not stop.wait(min(_LOOK_S, self._every_s)):
             # After a stop of the whole process it is long due: nothing is said before the look.

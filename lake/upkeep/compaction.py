@@ -34,7 +34,7 @@ from kernel.errors import LeaseLost, first_line
 from kernel.loops import Loop, passed
 from lake.attempts import Attempts
 from lake.layers import FOLDER
-from lake.layout import Lake
+from lake.layout import SINGLE, Lake
 from lake.log_lengths import kept_for
 from lake.removals import NOBODY, Keeper
 from lake.savepoints import SavepointBook
@@ -60,7 +60,7 @@ APPENDED = ("log/", "quarantine/")
 """Tables of epochs, by the beginnings of their names, that nobody merges into."""
 
 UNNAMED = (
-    *("epochs", "catalog", "leases", "replays", "savepoints", "verifications"),
+    *SINGLE,
     *("log/_schemas", "log/snapshots/_installs", "log/_pending"),
     *("quarantine/records", "quarantine/outcomes"),
 )

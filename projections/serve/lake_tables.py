@@ -13,11 +13,9 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from kernel.errors import InvalidRequest, NotFound, Unavailable
 from lake import storage
-from lake.layout import KINDS, Lake
+from lake.layout import KINDS, SINGLE, Lake
 from schemas.identifiers import GOES_ON
 
-SINGLE = ("epochs", "catalog", "leases", "replays", "savepoints", "verifications")
-"""At the lake's root: the manifest; what is deployed, replayed, kept and verified; who writes."""
 TOPICS = "topics"
 """What the typed table of an external topic is called beneath `typed`: `topics.pings`."""
 _LOG_FOLDER = "_delta_log"

@@ -19,7 +19,7 @@ from deltalake.exceptions import DeltaError
 
 from kernel.errors import NotFound, Unavailable
 from kernel.positions import DeltaVersion, Epoch
-from lake.layout import Lake
+from lake.layout import SINGLE, Lake
 from lake.tables import Tables
 from pipeline.commit.manifest import COMMITTED, PROJECTION, Committed, Manifest
 from pipeline.ddl.held_tables import Hold, held_by_name, hold_line, release_command
@@ -28,7 +28,7 @@ from projections.run.catalog import PROJECTION as PROJECTION_ENTRY
 from projections.run.catalog import DeployedCatalog
 
 UNVERSIONED = (
-    *("epochs", "catalog", "leases", "replays", "savepoints", "verifications"),
+    *SINGLE,
     *("quarantine/", "corrections/", "log/_schemas", "log/_pending"),
 )
 """Tables (and beginnings of names) that are read as they are now, whatever the epoch."""
