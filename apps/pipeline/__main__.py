@@ -52,7 +52,7 @@ def main() -> None:
 
 def _run(pipeline: Pipeline, lease: LeaseKeeper) -> None:
     """Stand by until the lake is ours; work until the end is asked for."""
-    if not lease.wait(pipeline.stopping, pipeline.stand_by):
+    if not lease.wait(pipeline.stopping, pipeline.wait):
         return
     work = partial(lease.run, pipeline.stopping)
     renewing = threading.Thread(target=work, name="lease", daemon=True)

@@ -18,8 +18,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
+from apps.pipeline.health import STANDBY
 from apps.settings import Settings
-from kernel.errors import LeaseLost, PenstockError, Unavailable
+from kernel.errors import LeaseLost, PenstockError, cause_and_fix
 from lake.layout import Lake
 from lake.writer_lease import WriterLease
 
@@ -76,21 +77,22 @@ class LeaseKeeper:
         self._every_s = ttl_s / _BEATS
         self._end = end
 
-    def wait(self, stop: threading.Event, stands_by: Callable[[str], None]) -> bool:
+    def wait(self, stop: threading.Event, waits: Callable[[str, str], None]) -> bool:
         """Return True once the lease is held; False when `stop` is set before that.
 
-        `stands_by` is told who holds it, or why that cannot be seen.
+        `waits` is told a state, and who holds the lease or why that cannot be seen.
         """
         while not stop.is_set():
             try:
                 other = self._lease.take()
-            except Unavailable as error:
-                stands_by(str(error))
+            except (PenstockError, OSError) as error:
+                # Perhaps nobody writes: that is no standing by.
+                waits("restarting", cause_and_fix(error, most=800))
             else:
                 if other is None:
                     log.info("holds the lake: lease %s", self._lease.number)
                     return True
-                stands_by(f"{other.place} writes this lake (lease {other.number})")
+                waits(STANDBY, f"{other.place} writes this lake (lease {other.number})")
             stop.wait(_LOOK_S)
         return False
 

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from apps.capture import capture_site
 from apps.pipeline.event_sink import sinks_of
-from apps.pipeline.health import STANDBY, PartState, waiting_in
+from apps.pipeline.health import PartState, waiting_in
 from apps.pipeline.lag import LagWatch
 from apps.pipeline.metrics import PipelineMetrics
 from apps.pipeline.neighbours import neighbours_of
@@ -180,9 +180,9 @@ class Pipeline:
     def _signs(self) -> Signs:
         return Signs() if self._reading is None else self._reading.signs()
 
-    def stand_by(self, reason: str) -> None:
-        """Say that another pipeline writes the lake."""
-        self.ingest, self.projections = PartState(STANDBY, reason), PartState(STANDBY)
+    def wait(self, state: str, reason: str) -> None:
+        """Say why nothing runs yet: another pipeline writes the lake, or nobody can see who."""
+        self.ingest, self.projections = PartState(state, reason), PartState(state)
 
     def health(self) -> tuple[bool, Mapping[str, object]]:
         """Return readiness and the state of each part, for `/health/ready`."""

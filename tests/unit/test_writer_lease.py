@@ -129,16 +129,16 @@ def test_a_keeper_says_who_holds_the_lease_and_ends_when_it_is_lost(tmp_path: Pa
     lake, stop = Lake.at(tmp_path / "lake"), threading.Event()
     other = lease(lake, "other")
     other.take()
-    said: list[str] = []
+    said: list[tuple[str, str]] = []
 
-    def stands_by(reason: str) -> None:
-        said.append(reason)
+    def waits(state: str, reason: str) -> None:
+        said.append((state, reason))
         other.release()
 
     ended: list[str] = []
     keeper = LeaseKeeper(lease(lake, "own"), ttl_s=0.3, end=ended.append)
-    assert keeper.wait(stop, stands_by)
-    assert said == ["at other writes this lake (lease 1)"]
+    assert keeper.wait(stop, waits)
+    assert said == [("standby", "at other writes this lake (lease 1)")]
     lease(lake, "own").take()
     keeper.run(stop)
     assert ended == ["pipeline of this lake is held by at own now"]
@@ -161,3 +161,23 @@ def test_a_keeper_that_does_not_see_the_lake_goes_on(
     monkeypatch.setattr(held, "keep", gone)
     LeaseKeeper(held, ttl_s=0.03, end=pytest.fail).run(stop)
     assert len(tries) == 3
+
+
+def test_a_lake_that_cannot_be_seen_is_no_standing_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, stop = lease(Lake.at(tmp_path / "lake"), "own"), threading.Event()
+    said: list[tuple[str, str]] = []
+
+    def gone() -> None:
+        raise OSError("the disk is away")
+
+    def waits(state: str, reason: str) -> None:
+        said.append((state, reason))
+        stop.set()
+
+    monkeypatch.setattr(own, "take", gone)
+    assert not LeaseKeeper(own, ttl_s=0.3).wait(stop, waits)
+    ((state, reason),) = said
+    assert state == "restarting"
+    assert "the disk is away" in reason
