@@ -44,7 +44,7 @@ soak: ODD ?= 30
 soak: EVENTS ?= 1000000
 soak: SEED ?= 2013
 soak: $(STAMP) ## Torture the store, then kill parts of the whole stack for an hour, then feed it odd sources and events (KILLS=50 MINUTES=60 ODD=30 EVENTS=1000000)
-	$(BIN)/python -m tests.soak --kills $(KILLS) --minutes $(MINUTES) --odd-minutes $(ODD) --events $(EVENTS) --seed $(SEED)
+	$(BIN)/python -m tests.soak --kills $(KILLS) --minutes $(MINUTES) --odd-minutes $(ODD) --events $(EVENTS) --seed $(SEED)$(if $(KEEP), --keep)
 
 lint: $(STAMP) ## Check style, types, layers and sizes
 	$(BIN)/ruff check .

@@ -38,10 +38,20 @@ from schemas.widening import common_type, followed_type
 
 
 def plan_facts(
-    told: Sequence[Told], rows: pa.Table, stored: pa.Schema | None, schemas: SchemaLookup
+    told: Sequence[Told],
+    rows: pa.Table,
+    stored: pa.Schema | None,
+    schemas: SchemaLookup,
+    copied: tuple[Order, pa.Schema] | None = None,
 ) -> Evolution:
-    """Plan how a typed table takes log rows in; arguments as those of `evolution.plan`."""
+    """Plan how a typed table takes log rows in; arguments as those of `evolution.plan`.
+
+    A table that is not there yet may begin with rows that were `copied`: their place and columns.
+    """
     shape, begin = first_shape(rows, stored, schemas)
+    if stored is None and copied is not None and (not shape or copied[0] < begin):
+        begin, columns = copied
+        shape = {item.name: item.type for item in columns}
     steps: list[tuple[Order, tuple[Step, ...]]] = []
     for message in sorted(told, key=lambda message: message.order):
         if message.order < begin or message.hold is not None or not shape:

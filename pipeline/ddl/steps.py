@@ -105,6 +105,10 @@ class Evolution:
         ]
         return (*of_changes, *(Retyped(name, kind) for name, kind in self.types.items()))
 
+    def after(self, order: Order) -> tuple[Step, ...]:
+        """Return the steps behind a place, in order: those that a row of that place lacks."""
+        return self.all_steps(only=[at for at, _ in self.steps if at >= order])
+
     def caught_up(self, rows: pa.Table) -> pa.Table:
         """Bring rows that were there before all steps to the last columns."""
         return apply(rows, self.all_steps())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from types import MappingProxyType
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,7 +21,7 @@ from pipeline.ddl.evolution import Planned, Told, plan
 from pipeline.ddl.fact_columns import plan_facts
 from pipeline.ddl.held_tables import Hold
 from pipeline.ddl.messages import tell
-from pipeline.ddl.steps import NOTHING, Evolution
+from pipeline.ddl.steps import NOTHING, Evolution, Order
 from schemas.registry import SchemaLookup
 
 Columns = Callable[[str], pa.Schema | None]
@@ -77,15 +78,21 @@ class SchemaFollower:
         fresh: Container[str],
         columns: Columns,
         from_epoch: int,
+        copied: Mapping[str, tuple[Order, pa.Schema]] = MappingProxyType({}),
         attempts: Attempts | None = None,
     ) -> dict[str, tuple[pa.Table, Evolution]]:
-        """Return, per table, the rows that typed tables take in and how; as `plans`."""
+        """Return, per table, the rows that typed tables take in and how; as `plans`.
+
+        Tables that are not there yet may begin with rows that were `copied`, at a place and with
+        columns.
+        """
         facts: dict[str, tuple[pa.Table, Evolution]] = {}
         for table, told, own in self._each(source, rows, fresh, from_epoch):
             with _of(attempts, table):
                 stored = columns(table)
-                if table in rows or stored is not None:
-                    facts[table] = own, plan_facts(told, own, stored, self._schemas)
+                if table in rows or stored is not None or table in copied:
+                    begun = copied.get(table)
+                    facts[table] = own, plan_facts(told, own, stored, self._schemas, begun)
         return facts
 
     def _each(

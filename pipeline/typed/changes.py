@@ -7,38 +7,33 @@ crash in between takes the others away again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 
 from kernel.positions import Epoch
 from lake.attempts import Attempts
-from lake.datasets import dataset_of, dataset_since, schema_of
+from lake.datasets import dataset_since, schema_of
 from lake.executor_tasks import Executors
-from lake.layers import read_whole
 from lake.layout import Lake, changes_log
 from lake.table_columns import SCHEMA_TABLE
 from lake.tables import TableAt, Tables, columns_guard
 from lake.writer import ArrowWriter, Guard, reached
-from pipeline.current.key_buckets import BucketPart, Known, gone_through, known_at
+from pipeline.current.key_buckets import BucketPart, Known, gone_through
 from pipeline.ddl.held_tables import Hold
 from pipeline.ddl.steps import Evolution
-from pipeline.ddl.table_plans import Evolving, SchemaFollower, planned
-from pipeline.ddl.table_rewrites import evolve, fit, joined, must_evolve
-from pipeline.ddl.unchanged_values import Stored, any_of, rows_of_keys, rows_without_keys
-from pipeline.log.images import newest_per_key
+from pipeline.ddl.table_plans import SchemaFollower, planned
+from pipeline.ddl.table_rewrites import evolve, fit, must_evolve
+from pipeline.ddl.unchanged_values import Stored
 from pipeline.log.large_folds import LARGE_ROWS, SLICE_ROWS, LogRows, slices, split
 from pipeline.order import low_of, places_of
 from pipeline.typed.columns import (
     EPOCH,
     INGESTED_AT,
     LATE,
-    OPERATION,
     SEQ_HI,
     SEQ_LO,
     TIME,
@@ -49,10 +44,11 @@ from pipeline.typed.columns import (
     truncates_name,
 )
 from pipeline.typed.facts import FactImages, fact_images, newest_facts
+from pipeline.typed.installs import Entering
+from pipeline.typed.last_known import LastKnown
 from pipeline.typed.slices import append_part, whole
 from pipeline.typed.tasks import TypedFiles
 from pipeline.typed.visible_changes import IS_TRUNCATE, Bulk, ends_seen, readable, seen, stamped
-from schemas.records import Operation
 from schemas.registry import SchemaLookup
 from schemas.widening import common_type
 
@@ -68,6 +64,7 @@ _TRUNCATE = {
 }
 _NONE: Mapping[str, tuple[str, int]] = MappingProxyType({})
 _NO_HOLDS: Mapping[str, Hold] = MappingProxyType({})
+_NO_INSTALLS: Mapping[str, Entering] = MappingProxyType({})
 
 
 class TypedChanges:
@@ -86,6 +83,7 @@ class TypedChanges:
         self._lake = lake
         self._tables = tables
         self._writer = ArrowWriter(tables)
+        self._last = LastKnown(lake, tables)
         self._schemas = schemas
         self._follower = SchemaFollower(lake, tables, schemas)
         self._slice_rows = slice_rows
@@ -104,6 +102,7 @@ class TypedChanges:
         brought: Mapping[str, TableAt] | None = None,
         staged: Mapping[str, tuple[str, int]] = _NONE,
         held: Mapping[str, Hold] = _NO_HOLDS,
+        entering: Mapping[str, Entering] = _NO_INSTALLS,
         wanted: Wanted = every,
     ) -> Attempts:
         """Append the row changes of one source that became visible up to `epoch`.
@@ -113,7 +112,9 @@ class TypedChanges:
         the versions of the current tables just before: unchanged TOAST values come from there, or
         for a table that is new from path and version of its rows as they were copied (`staged`),
         or for one that stands still (`held`) from its facts. `brought` gives those of the typed
-        tables. Only tables `wanted` are touched.
+        tables (None: as they are). What is `entering`, by typed table, enters those that have rows
+        or DDL between the two: it may have been read before or after a change of columns. Only
+        tables `wanted` are touched.
         """
         attempts = Attempts()
         log = self._tables.open(self._lake.path(changes_log(source)))
@@ -133,25 +134,45 @@ class TypedChanges:
                 attempts.done |= self._truncated(source, parts, epoch)
         tables, named = readable(source, rows, large, wanted)
         tables |= {SCHEMA_TABLE: messages} if messages.num_rows else {}
-        before = partial(self._columns, source, brought or {})
-        facts = self._follower.facts(source, tables, seen_at, before, pending_from, named)
+        before = partial(self._columns, source, brought)
+        copied = {name.removeprefix(f"typed/{source}."): e.first for name, e in entering.items()}
+        facts = self._follower.facts(source, tables, seen_at, before, pending_from, copied, named)
         for table, (own, evolution) in facts.items():
             name = f"typed/{source}.{table}"
             if wanted(name):
                 with attempts.of(name):
                     of = f"current/{source}.{table}", name, current, staged
-                    stored = partial(self._stored, *of, partial(planned, evolution))
-                    if table in held:
-                        place = source, table, held[table], visible.up_to
-                        older = partial(self._stored, *of, partial(self._follower.since, *place))
-                        stored = partial(self._last_facts, name, 0, older)
-                    known = None if table in held else partial(self._known, of[0], *of[2:])
+                    place = (source, table, held[table], visible.up_to) if table in held else None
+                    stored, known = self._last_known(*of, evolution, place)
                     bulk = Bulk.of(large.get(table), stamp, visible.after_epoch, known)
-                    moved = self._bring(name, own, stored, evolution, messages, epoch, bulk)
+                    enter = entering.get(name)
+                    moved = self._bring(name, own, stored, evolution, messages, epoch, bulk, enter)
                     attempts.done |= {} if moved is None else {name: moved}
-        failed = {f"typed/{source}.{table}": error for table, error in named.failed.items()}
-        attempts.failed |= {n: error for n, error in failed.items() if wanted(n)}
+        for table, error in named.failed.items():
+            if wanted(name := f"typed/{source}.{table}"):
+                attempts.failed[name] = error
         return attempts
+
+    def _last_known(
+        self,
+        name: str,
+        typed: str,
+        current: Mapping[str, TableAt],
+        staged: Mapping[str, tuple[str, int]],
+        evolution: Evolution,
+        stands: tuple[str, str, Hold, int] | None,
+    ) -> tuple[Stored, Callable[[], Known | None] | None]:
+        """Return what finds last known rows by key, and what gives them all, where that is possible.
+
+        Those of a table that stands still are among its facts, else as the table stands there.
+        """
+        if stands is None:
+            stored = partial(self._last.stored, name, typed, current, staged)
+            known = partial(self._last.known, name, current, staged)
+            return partial(stored, partial(planned, evolution)), known
+        since = partial(self._follower.since, *stands)
+        older = partial(self._last.stored, name, typed, current, staged, since)
+        return partial(self._last.last_facts, typed, 0, older), None
 
     def _bring(
         self,
@@ -162,9 +183,12 @@ class TypedChanges:
         messages: pa.Table,
         epoch: Epoch,
         bulk: Bulk | None,
+        entering: Entering | None,
     ) -> TableAt | None:
         """Bring one typed table to an epoch: its columns, then its rows, in slices if `bulk`."""
         moved = self._evolve(name, evolution, messages, epoch)
+        if entering is not None:
+            moved = entering.enter(evolution)
         if bulk is not None:
             return self._append_large(name, bulk, stored, evolution, epoch) or moved
         return (
@@ -184,11 +208,15 @@ class TypedChanges:
         rows = rows.append_column(SEQ_LO, low_of(truncates))
         return {name: self._append(name, rows, epoch)}
 
-    def _columns(self, source: str, brought: Mapping[str, TableAt], table: str) -> pa.Schema | None:
+    def _columns(
+        self, source: str, brought: Mapping[str, TableAt] | None, table: str
+    ) -> pa.Schema | None:
         name = f"typed/{source}.{table}"
         path = self._lake.path(name)
-        if name in brought:
-            return self._tables.columns(path, brought[name].version)
+        if brought is not None:
+            # What a crash left behind is not what there was before: it may have later columns.
+            at = brought.get(name)
+            return None if at is None else self._tables.columns(path, at.version)
         handle = self._tables.open(path)
         return None if handle is None else schema_of(handle)
 
@@ -215,69 +243,6 @@ class TypedChanges:
         assert table is not None, "it was there before"
         return TableAt(version=table.version(), as_of_epoch=epoch)
 
-    def _stored(
-        self,
-        name: str,
-        typed: str,
-        current: Mapping[str, TableAt],
-        staged: Mapping[str, tuple[str, int]],
-        evolving: Evolving,
-        wanted: pa.Table,
-    ) -> pa.Table | None:
-        """Find last known rows in the current table as of the epoch before.
-
-        Of a table that changes all the time that version may be gone: then among all the facts,
-        which takes longer.
-        """
-        try:
-            return self._as_of(name, current, staged, evolving, wanted)
-        except (FileNotFoundError, DeltaError):
-            return self._last_facts(typed, 0, lambda keys: None, wanted)
-
-    def _as_of(
-        self,
-        name: str,
-        current: Mapping[str, TableAt],
-        staged: Mapping[str, tuple[str, int]],
-        evolving: Evolving,
-        wanted: pa.Table,
-    ) -> pa.Table | None:
-        at = current.get(name)
-        if at is not None:
-            path, version = self._lake.path(name), at.version
-        elif name in staged:
-            path, version = staged[name]
-        else:
-            return None
-        # A key that is renamed in between has its old name there.
-        columns = self._tables.columns(path, version)
-        where = any_of(wanted) if wanted.schema.names[0] in columns.names else None
-        if at is None:
-            rows = self._tables.read(path, where=where, version=version)
-        else:
-            rows = read_whole(self._lake, self._tables, name, at=current, where=where)
-        return rows_of_keys(None if rows is None else evolving(columns).caught_up(rows), wanted)
-
-    def _last_facts(
-        self, name: str, after: int, before: Stored, wanted: pa.Table
-    ) -> pa.Table | None:
-        """Find last known rows among the facts since an epoch, else where `before` finds them."""
-        older = before(wanted)
-        rows = self._tables.read(
-            self._lake.path(name), where=any_of(wanted) & (pc.field(EPOCH) > after)
-        )
-        own = rows_of_keys(rows, wanted)
-        if own is None or own.num_rows == 0:
-            return older
-        own = own.sort_by([(SEQ_HI, "ascending"), (SEQ_LO, "ascending")])
-        newest = newest_per_key(own, tuple(wanted.schema.names))
-        # What comes under the key of a row that was deleted is another row.
-        older = rows_without_keys(older, newest.select(wanted.schema.names))
-        deleted = pc.equal(newest[OPERATION], Operation.DELETE.value)
-        newest = newest.filter(pc.invert(pc.fill_null(deleted, False)))
-        newest = newest.select([n for n in newest.schema.names if n != "committed_at"])
-        return newest if older is None else joined([older, newest], common_type)
-
     def _images(
         self, rows: pa.Table, stored: Stored, evolution: Evolution
     ) -> tuple[pa.Table, tuple[str, ...]]:
@@ -299,20 +264,6 @@ class TypedChanges:
         version = self._writer.append(path, typed, Guard(name, epoch))
         self._tables.appended(path)
         return TableAt(version=version, as_of_epoch=epoch)
-
-    def _known(
-        self, name: str, current: Mapping[str, TableAt], staged: Mapping[str, tuple[str, int]]
-    ) -> Known | None:
-        """Return the rows as of the epoch before; None where that version is gone."""
-        try:
-            if name in current:
-                return known_at(self._lake, self._tables, name, current)
-            if name in staged:
-                path, version = staged[name]
-                return Known(base=dataset_of(DeltaTable(path, version=version)))
-        except (FileNotFoundError, DeltaError):
-            return None
-        return Known()
 
     def _append_large(
         self, name: str, bulk: Bulk, stored: Stored, evolution: Evolution, epoch: Epoch
@@ -359,7 +310,7 @@ class TypedChanges:
             cut,
             append,
             known=bulk.known() if bulk.known and after <= bulk.since and not evolution else None,
-            stored=partial(self._last_facts, name, min(after, bulk.since), stored),
+            stored=partial(self._last.last_facts, name, min(after, bulk.since), stored),
             anew=done,
             schemas=self._schemas,
             per_part=self._slice_rows,

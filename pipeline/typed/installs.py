@@ -7,7 +7,8 @@ enter as deletes at the same place.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from lake.layout import Lake
 from lake.table_columns import UTC_MICROS
 from lake.tables import TableAt, Tables
 from lake.writer import Guard, reached
+from pipeline.ddl.steps import NOTHING, Evolution, Order, apply
 from pipeline.ddl.table_rewrites import fit
 from pipeline.installs.install_book import Install
 from pipeline.installs.installation import generation_root
@@ -72,16 +74,22 @@ class TypedInstalls:
         self._log = CommittedChanges(lake, tables)
 
     def add(
-        self, install: Install, epoch: Epoch, *, event_time: str | None = None
-    ) -> dict[str, TableAt]:
+        self,
+        install: Install,
+        epoch: Epoch,
+        *,
+        event_time: str | None = None,
+        evolution: Evolution = NOTHING,
+    ) -> TableAt:
         """Append the rows of an install that `epoch` took in; one commit, guarded.
 
         `event_time` names the column that holds a row's event time; without one, or where it is
-        null, a row's time is the moment at which it was read.
+        null, a row's time is the moment at which it was read. The table has the columns that
+        `evolution` gives it already: rows that were read before a change of columns follow it.
         """
         name = f"typed/{install.source}.{install.table}"
         path = self._lake.path(name)
-        shape = pa.schema([*self._values(install), *_HIDDEN])
+        shape = self._shape(install, evolution)
         table = self._tables.ensure(path, shape)
         guard = Guard(f"{name}/install/{install.id}", epoch)
         if not reached(table, guard):
@@ -89,19 +97,29 @@ class TypedInstalls:
             table = self._tables.ensure(path, shape)
             stored, staged = schema_of(table), StagedFiles(table)
             try:
-                for rows in self._rows(install, epoch, _aligned(shape, stored), event_time):
+                aligned = _aligned(shape, stored)
+                for rows in self._rows(install, epoch, aligned, event_time, evolution):
                     staged.write(as_spelled(rows, stored.names))
                 files = staged.close()
             except OSError as error:
                 raise Unavailable(f"writing {name} failed: {error}") from error
             commit_staged(table, files, staged.schemas, guard.app_id, int(epoch))
             table.update_incremental()
-        return {name: TableAt(version=table.version(), as_of_epoch=epoch)}
+        return TableAt(version=table.version(), as_of_epoch=epoch)
+
+    def places(self, install: Install) -> dict[int, int]:
+        """Return the high number of rows by the LSN at which they were read."""
+        return {lsn: self._log.last_end(install.source, lsn) for lsn in {*install.lsns}}
 
     def _rows(
-        self, install: Install, epoch: Epoch, shape: pa.Schema, event_time: str | None
+        self,
+        install: Install,
+        epoch: Epoch,
+        shape: pa.Schema,
+        event_time: str | None,
+        evolution: Evolution,
     ) -> Iterator[pa.Table]:
-        places = {lsn: self._log.last_end(install.source, lsn) for lsn in {*install.lsns}}
+        places = self.places(install)
         now = datetime.now(UTC)
         for batch in text_rows(
             self._lake,
@@ -116,6 +134,7 @@ class TypedInstalls:
                 lsn = install.lsns[chunk]
                 own = pc.and_(pc.equal(texts[CHUNK], chunk), pc.equal(texts[READ_AT], lsn))
                 rows = text_to_lake(install.columns, texts.filter(own))
+                rows = apply(rows, evolution.after((places[lsn], BEFORE_ALL)))
                 stamps = _stamps(install, epoch, Operation.READ, (places[lsn], lsn), now)
                 if event_time is not None and event_time in rows.schema.names:
                     times = moments(rows[event_time], event_time)
@@ -132,9 +151,18 @@ class TypedInstalls:
         if gone is not None:
             place = (places[max(places)], install.lsn)
             stamps = _stamps(install, epoch, Operation.DELETE, place, now)
-            yield _shaped(gone, stamps, shape)
+            yield _shaped(apply(gone, evolution.after((place[0], BEFORE_ALL))), stamps, shape)
 
-    def _values(self, install: Install) -> pa.Schema:
+    def _shape(self, install: Install, evolution: Evolution) -> pa.Schema:
+        """Return the columns that rows of an install have in the end."""
+        rows = self.values(install).empty_table()
+        each = [
+            apply(rows, evolution.after((p, BEFORE_ALL))).schema
+            for p in {*self.places(install).values()}
+        ]
+        return pa.unify_schemas([*each, _HIDDEN])
+
+    def values(self, install: Install) -> pa.Schema:
         """Return the columns of an install, with that of originals where it has any."""
         texts = pa.table({c.lake_name: pa.array([], pa.string()) for c in install.columns})
         shape: pa.Schema = text_to_lake(install.columns, texts).schema
@@ -142,6 +170,29 @@ class TypedInstalls:
         if built is not None and EXACT in schema_of(built).names:
             shape = shape.append(pa.field(EXACT, pa.string()))
         return shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entering:
+    """Installs that wait to enter one typed table, each with the epoch that took it in."""
+
+    typed: TypedInstalls
+    installs: Sequence[tuple[Install, Epoch]]
+    event_time: str | None = None
+
+    @property
+    def first(self) -> tuple[Order, pa.Schema]:
+        """Place and columns of the first one, as it was read."""
+        install, _ = self.installs[0]
+        return (min(self.typed.places(install).values()), BEFORE_ALL), self.typed.values(install)
+
+    def enter(self, evolution: Evolution = NOTHING) -> TableAt:
+        """Append all of them; see `TypedInstalls.add`."""
+        at = [
+            self.typed.add(install, epoch, event_time=self.event_time, evolution=evolution)
+            for install, epoch in self.installs
+        ]
+        return at[-1]
 
 
 def _stamps(

@@ -8,7 +8,6 @@ from lake.layout import part_of
 from pipeline.commit.manifest import Committed
 from pipeline.ddl.held_tables import Hold, retry_command
 from pipeline.position.progress import Progress
-from pipeline.typed.columns import Wanted
 from projections.sql.plan import InputKind, Plan
 
 
@@ -60,8 +59,3 @@ def own_hold(own: str, rest: Sequence[str], name: str) -> bool:
     """Say whether a table is tried again with the hold `own`, and not with a closer one."""
     closer = [other for other in rest if part_of(other, own)]
     return part_of(name, own) and not covered(name, closer)
-
-
-def wanted_beside(wanted: Wanted, failed: Sequence[str], name: str) -> bool:
-    """Say whether a table is wanted and has not failed."""
-    return wanted(name) and not covered(name, failed)

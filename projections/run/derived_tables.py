@@ -28,11 +28,11 @@ from pipeline.installs.install_book import Install, InstallBook
 from pipeline.installs.installation import generation_root
 from pipeline.position.progress import Progress
 from pipeline.typed.columns import Visible, Wanted
-from pipeline.typed.installs import TypedInstalls
+from pipeline.typed.installs import Entering, TypedInstalls
 from pipeline.typed.tables import TypedTables
 from pipeline.typed.topics import typed_topic
 from projections.run.catalog import DeployedCatalog
-from projections.run.derived_holds import covered, free, in_quarantine, own_hold, wanted_beside
+from projections.run.derived_holds import covered, free, in_quarantine, own_hold
 from projections.run.derived_topics import DerivedTopics
 from projections.run.step_budget import within_budget
 
@@ -219,13 +219,12 @@ class DerivedTables:
                 attempts.take(found)
         progress = Progress.from_json(up_to.progress)
         installs = self._installs(epochs)
-        self._bring_installs(attempts, installs, wanted)
+        entering = self._entering(installs, wanted)
         for source in up_to.cuts:
             visible = Visible(
                 max(start.cuts.get(source, 0) if start else 0, _begun(source, installs)),
                 [(e.epoch, e.cuts.get(source, 0)) for e in epochs],
             )
-            failed = tuple(attempts.failed)
             with attempts.of(f"typed/{source}"):
                 found = self._typed.add_changes(
                     source,
@@ -237,9 +236,14 @@ class DerivedTables:
                     brought=before.tables,
                     held=Progress.from_json(start.progress).held.get(source, {}) if start else {},
                     staged=self._staged(source, installs),
-                    wanted=partial(wanted_beside, wanted, failed),
+                    entering=entering,
+                    wanted=wanted,
                 )
                 attempts.take(found)
+        for name, each in entering.items():
+            if name not in attempts.done and not covered(name, attempts.failed):
+                with attempts.of(name):
+                    attempts.done[name] = each.enter()
 
     def _bring_topics(
         self, before: Brought, up_to: Committed, made: dict[str, TableAt], held: dict[str, Hold]
@@ -251,17 +255,24 @@ class DerivedTables:
             self._retries.forget(name)
         self._took(found, Epoch(before.epoch + 1), made, held)
 
-    def _bring_installs(
-        self, attempts: Attempts, installs: Sequence[tuple[Install, Epoch]], wanted: Wanted
-    ) -> None:
-        deployment = self._deployed.deployment() if installs else None
+    def _entering(
+        self, installs: Sequence[tuple[Install, Epoch]], wanted: Wanted
+    ) -> dict[str, Entering]:
+        """Return the installs that typed tables have to take in, by table."""
+        if not installs:
+            return {}
+        deployment = self._deployed.deployment()
+        of: dict[str, list[tuple[Install, Epoch]]] = {}
+        times: dict[str, str | None] = {}
         for install, epoch in installs:
-            assert deployment is not None, "there are installs"
             name = f"typed/{install.source}.{install.table}"
-            if wanted(name) and name not in attempts.failed:
-                column = deployment.event_times(install.source).get(install.table)
-                with attempts.of(name):
-                    attempts.done |= self._copied.add(install, epoch, event_time=column)
+            if wanted(name):
+                of.setdefault(name, []).append((install, epoch))
+                times[name] = deployment.event_times(install.source).get(install.table)
+        return {
+            name: Entering(typed=self._copied, installs=own, event_time=times[name])
+            for name, own in of.items()
+        }
 
     def _staged(
         self, source: str, installs: Sequence[tuple[Install, Epoch]]

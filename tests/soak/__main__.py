@@ -4,7 +4,7 @@ First the store alone is tortured, for so many events; then the whole stack work
 its parts are killed at random moments; then a stack takes odd sources and odd events for so long,
 under kills as well. A part of which nothing is asked is left out. Prints seed and progress, ends
 with a verdict, and writes everything into a file, with facts about the machine. Exits with 1 when a
-promise was broken.
+promise was broken; with `--keep` the stack on which it was broken runs on for somebody to look.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -40,8 +41,10 @@ def main() -> None:
     say(f"seed {given.seed}")
     tortured = torture(given.events, given.seed) if given.events else {"clean": True}
     options = Options(kills=given.kills, minutes=given.minutes, seed=given.seed)
-    whole = whole_stack(options) if given.kills or given.minutes else {"failed": ""}
-    odd = odd_sources(given.odd_minutes, given.seed) if given.odd_minutes else {"failed": ""}
+    whole = {"failed": ""}
+    if given.kills or given.minutes:
+        whole = whole_stack(options, keep=given.keep)
+    odd = odd_sources(given) if given.odd_minutes else {"failed": ""}
     holds = bool(tortured["clean"]) and not whole["failed"] and not odd["failed"]
     document = {
         "what": "make soak",
@@ -84,17 +87,19 @@ def torture(events: int, seed: int) -> dict[str, Any]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def whole_stack(options: Options) -> dict[str, Any]:
+def whole_stack(options: Options, *, keep: bool) -> dict[str, Any]:
     """Let a whole stack work and be killed."""
     with started() as workspace:
-        return WholeRun(captured_bank(workspace), options).run().document()
+        result = WholeRun(captured_bank(workspace), options).run().document()
+        return looked_at(workspace, result) if keep and result["failed"] else result
 
 
-def odd_sources(minutes: float, seed: int) -> dict[str, Any]:
+def odd_sources(given: argparse.Namespace) -> dict[str, Any]:
     """Let a whole stack take odd sources and events while its parts are killed."""
+    options = OddOptions(seed=given.seed, minutes=given.odd_minutes, keep=given.keep)
     with started() as workspace:
-        options = OddOptions(seed=seed, minutes=minutes)
-        return OddRun(odd_database(workspace), options, say).run().document()
+        result = OddRun(odd_database(workspace), options, say).run().document()
+        return looked_at(workspace, result) if given.keep and result["failed"] else result
 
 
 @contextmanager
@@ -109,6 +114,16 @@ def started() -> Iterator[Path]:
         shutil.rmtree(workspace, ignore_errors=True)
 
 
+def looked_at(workspace: Path, result: dict[str, Any]) -> dict[str, Any]:
+    """Let somebody look at a stack on which a promise was broken, until its marker is removed."""
+    marker = workspace / "looked-at"
+    marker.touch()
+    say(f"{result['failed']}\nThe stack runs on. When you have seen it: rm {marker}")
+    while marker.exists():
+        time.sleep(1)
+    return result
+
+
 def arguments() -> argparse.Namespace:
     """Read the command line; what is left out is as `Options` has it."""
     usual = Options()
@@ -119,6 +134,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--events", type=int, default=1_000_000, help="0 leaves the torture out")
     parser.add_argument("--seed", type=int, default=usual.seed)
     parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--keep", action="store_true", help="let a stack run on that failed")
     return parser.parse_args()
 
 

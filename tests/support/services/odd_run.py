@@ -50,6 +50,8 @@ class OddOptions:
     """Of the events: another one for each run over one store."""
     patience_s: float = 600.0
     """For each thing that is waited for."""
+    keep: bool = False
+    """Leave a source as it is on which something failed."""
 
 
 @dataclass
@@ -104,7 +106,8 @@ class OddRun:
         except Exception as error:
             self._fail(error)
         try:
-            self._remove()
+            if not (self.options.keep and self.result.failed):
+                self._remove()
         except Exception as error:
             self._fail(error)
         self.result.transactions, self.result.ddl = self.tables.transactions, self.tables.ddl
