@@ -24,7 +24,7 @@ from lake.tables import TableAt, Tables, columns_guard
 from lake.writer import ArrowWriter, Guard, reached
 from pipeline.current.key_buckets import BucketPart, Known, gone_through
 from pipeline.ddl.held_tables import Hold
-from pipeline.ddl.steps import Evolution
+from pipeline.ddl.steps import Evolution, Order
 from pipeline.ddl.table_plans import SchemaFollower, planned
 from pipeline.ddl.table_rewrites import evolve, fit, must_evolve
 from pipeline.ddl.unchanged_values import Stored
@@ -134,8 +134,7 @@ class TypedChanges:
                 attempts.done |= self._truncated(source, parts, epoch)
         tables, named = readable(source, rows, large, wanted)
         tables |= {SCHEMA_TABLE: messages} if messages.num_rows else {}
-        before = partial(self._columns, source, brought)
-        copied = {name.removeprefix(f"typed/{source}."): e.first for name, e in entering.items()}
+        before, copied = partial(self._columns, source, brought), _copied(source, entering)
         facts = self._follower.facts(source, tables, seen_at, before, pending_from, copied, named)
         for table, (own, evolution) in facts.items():
             name = f"typed/{source}.{table}"
@@ -148,9 +147,8 @@ class TypedChanges:
                     enter = entering.get(name)
                     moved = self._bring(name, own, stored, evolution, messages, epoch, bulk, enter)
                     attempts.done |= {} if moved is None else {name: moved}
-        for table, error in named.failed.items():
-            if wanted(name := f"typed/{source}.{table}"):
-                attempts.failed[name] = error
+        failed = {f"typed/{source}.{table}": error for table, error in named.failed.items()}
+        attempts.failed |= {name: error for name, error in failed.items() if wanted(name)}
         return attempts
 
     def _last_known(
@@ -162,7 +160,7 @@ class TypedChanges:
         evolution: Evolution,
         stands: tuple[str, str, Hold, int] | None,
     ) -> tuple[Stored, Callable[[], Known | None] | None]:
-        """Return what finds last known rows by key, and what gives them all, where that is possible.
+        """Return what finds last known rows by key, and what gives all of them where that can be.
 
         Those of a table that stands still are among its facts, else as the table stands there.
         """
@@ -334,3 +332,14 @@ class TypedChanges:
         images = FactImages(name=name, schemas=self._schemas, evolution=evolution, stamp=bulk.stamp)
         written = (files.written(parts, images, {name: after}) or {}).get(name)
         return files.committed(name, written, common_type) if written else None
+
+
+def _copied(source: str, entering: Mapping[str, Entering]) -> dict[str, tuple[Order, pa.Schema]]:
+    """Return place and columns of the first copied rows, by table of a source."""
+    found: dict[str, tuple[Order, pa.Schema]] = {}
+    for name, rows in entering.items():
+        if name.startswith(f"typed/{source}."):
+            # What cannot be read fails once more, for its table alone, where it is to enter.
+            with Attempts().of(name):
+                found[name.removeprefix(f"typed/{source}.")] = rows.first
+    return found
