@@ -178,7 +178,7 @@ def ended(entry: Mapping[str, object]) -> dict[str, object]:
     }
 
 
-@settings(max_examples=examples(8, matrix=150))
+@settings(max_examples=examples(5, matrix=150))
 @given(st.data())
 def test_p4_rows_of_a_copy_follow_the_columns_that_changed_after_they_were_read(
     data: st.DataObject,
