@@ -43,7 +43,7 @@ def bank(whole_bank: WholeStack) -> WholeStack:
 
 
 @contextmanager
-def busy(bank: WholeStack, moves: int = 200) -> Iterator[Teller]:
+def busy(bank: WholeStack, moves: int = 60) -> Iterator[Teller]:
     """Let the teller work before, while and after something happens."""
     teller = Teller(bank.dsn)
     teller.start()

@@ -82,7 +82,7 @@ class Teller(threading.Thread):
             connection.execute(
                 "INSERT INTO transfers (one, other, amount) VALUES (%s, %s, 1)", (one, other)
             )
-        self._end.wait(0.005)
+        self._end.wait(0.02)
 
 
 @dataclass
