@@ -12,7 +12,8 @@ from apps.settings import Settings
 from kernel.positions import Offsets
 from lake.layout import Lake, topics_log
 from lake.tables import Tables
-from pipeline.commit.manifest import Committed, Manifest, first_progress
+from pipeline.commit.manifest import Manifest, first_progress
+from pipeline.commit.manifest_rows import Committed
 from pipeline.installs.install_book import InstallBook
 from pipeline.read import gaps
 from pipeline.read.kafka_topics import KafkaTopics

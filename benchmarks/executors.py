@@ -40,7 +40,8 @@ from lake.layout import Lake, changes_log, current_name, events_log
 from lake.tables import Tables
 from lake.writer import ArrowWriter, Guard
 from pipeline.commit.ingest import Ingest
-from pipeline.commit.manifest import Bound, Manifest
+from pipeline.commit.manifest import Manifest
+from pipeline.commit.manifest_rows import Bound
 from pipeline.current.bucketed_merge import large_merge
 from pipeline.current.tables import CurrentTables
 from pipeline.current.tail import FoldPolicy

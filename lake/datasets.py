@@ -15,6 +15,9 @@ from deltalake import DeltaTable
 from lake.storage import place_of
 
 _PARTITION = "partition."
+_FOOTERS = 100_000
+"""Files of which is remembered whether they have texts as views."""
+_seen_views: dict[tuple[str | None, str], bool] = {}
 _PLAIN = {"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
 """Reader features that do not change what a file's rows are."""
 
@@ -206,7 +209,20 @@ def _needed_for_views(rows: ds.Dataset, where: pc.Expression) -> set[str] | None
 
 
 def _have_views(fragments: Iterable[ds.Fragment]) -> bool:
-    return any(_is_view(field.type) for part in fragments for field in part.physical_schema)
+    return any(map(_has_views, fragments))
+
+
+def _has_views(part: ds.Fragment) -> bool:
+    """Say whether a file has texts as views. It never changes, so its footer is read once."""
+    place = getattr(part.filesystem, "base_path", None), part.path
+    known = _seen_views.get(place)
+    if known is None:
+        known = any(_is_view(field.type) for field in part.physical_schema)
+        if place[0] is not None:
+            if len(_seen_views) >= _FOOTERS:
+                _seen_views.clear()
+            _seen_views[place] = known
+    return known
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from deltalake import CommitProperties, DeltaTable, Transaction
@@ -21,8 +22,9 @@ def guarded(
     *,
     retries: int | None = None,
     metadata: dict[str, str] | None = None,
+    also: Sequence[tuple[str, Epoch]] = (),
 ) -> CommitProperties:
-    """Return the properties of a commit under a guard.
+    """Return the properties of a commit under a guard, and under others `also`.
 
     Delta retries by itself after commits of others; one under the same app id is a conflict. With
     no `retries` the commit comes right behind the version that was read, or not at all.
@@ -30,8 +32,38 @@ def guarded(
     return CommitProperties(
         custom_metadata=metadata,
         max_commit_retries=retries,
-        app_transactions=[Transaction(app_id, int(epoch))],
+        app_transactions=[Transaction(app, int(at)) for app, at in ((app_id, epoch), *also)],
     )
+
+
+class _Marks:
+    """What handles were asked for: deltalake looks through a table's log, for milliseconds."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, tuple[weakref.ref[DeltaTable], int, dict[str, int | None]]] = {}
+
+    def of(self, table: DeltaTable, app_id: str) -> int | None:
+        """Return the last epoch under an app id at the handle's version."""
+        place, version = id(table), table.version()
+        known = self._of.get(place)
+        if known is None or known[0]() is not table or known[1] != version:
+            gone = weakref.ref(table, lambda _: self._of.pop(place, None))
+            known = self._of[place] = gone, version, {}
+        marks = known[2]
+        if app_id not in marks:
+            marks[app_id] = table.transaction_version(app_id)
+        return marks[app_id]
+
+
+_marks = _Marks()
+
+
+def mark_of(table: DeltaTable, app_id: str) -> int | None:
+    """Return the last epoch that a table has under an app id, as its handle knows it; or None.
+
+    Each is looked up once per handle and version.
+    """
+    return _marks.of(table, app_id)
 
 
 @contextmanager

@@ -11,7 +11,8 @@ commits (docs/adr/0054).
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -55,7 +56,21 @@ class Tables:
         self._opened_at: dict[str, int] = {}
         self._owned = owned
         self._changed: set[str] = set()
+        self._looked: set[str] | None = None
         self._lock = threading.Lock()
+
+    @contextmanager
+    def looked_at_once(self) -> Iterator[None]:
+        """Look at each table's log once in the block: its handle has that, and what it wrote since.
+
+        What others commit meanwhile is seen behind the block; a commit that it contradicts fails,
+        as it would if they had come between a look and a commit.
+        """
+        self._looked = set()
+        try:
+            yield
+        finally:
+            self._looked = None
 
     def open(self, path: str) -> DeltaTable | None:
         """Return the table at its newest version, or None where there is none."""
@@ -63,10 +78,18 @@ class Tables:
             handle = self._handles.get(path)
             if handle is None:
                 return self._opened(path)
-            if path in self._changed or not self._owned(path):
+            if path in self._changed or not (self._owned(path) or self._was_looked_at(path)):
                 self._changed.discard(path)
                 handle.update_incremental()
             return handle
+
+    def _was_looked_at(self, path: str) -> bool:
+        """Say whether this block has looked at a table before; it has now."""
+        looked = self._looked
+        if looked is None or path in looked:
+            return looked is not None
+        looked.add(path)
+        return False
 
     def appended(self, path: str) -> None:
         """Have a table opened anew next time, if its handle has seen many commits.
@@ -89,6 +112,7 @@ class Tables:
             handle = DeltaTable(path)
         except TableNotFoundError:
             return None
+        self._was_looked_at(path)
         self._handles[path] = handle
         self._opened_at[path] = handle.version()
         return handle

@@ -28,7 +28,7 @@ from kernel.errors import LeaseLost
 from kernel.positions import DeltaVersion, Epoch
 from lake.datasets import schema_of
 from lake.exactness import as_stored
-from lake.guarded_commits import committing, guarded
+from lake.guarded_commits import committing, guarded, mark_of
 from lake.log_lengths import shorten
 from lake.pruning import within
 from lake.table_settings import TABLE_SETTINGS
@@ -90,7 +90,7 @@ def reached(table: DeltaTable | None, guard: Guard) -> bool:
     """Say whether a table has this guard's epoch, or a later one, already."""
     if table is None:
         return False
-    last = table.transaction_version(guard.app_id)
+    last = mark_of(table, guard.app_id)
     return last is not None and (last > guard.epoch or (last == guard.epoch and not guard.again))
 
 
@@ -115,6 +115,18 @@ class ArrowWriter:
         if new:
             self._write(table, rows, guard, mode="append", schema_mode="merge")
         return DeltaVersion(table.version()), new
+
+    def append_all(self, path: str, parts: Sequence[tuple[pa.Table, Guard]]) -> None:
+        """Append rows under several guards in one commit, without those whose guard is reached.
+
+        The parts have the same columns, and no two of them one app id.
+        """
+        table = self._tables.ensure(path, parts[0][0].schema)
+        new = [(rows, guard) for rows, guard in parts if not reached(table, guard)]
+        if new:
+            rows = pa.concat_tables([rows for rows, _ in new])
+            first, *others = [guard for _, guard in new]
+            self._write(table, rows, first, mode="append", schema_mode="merge", others=others)
 
     def claim(self, path: str, rows: pa.Table, guard: Guard) -> None:
         """Append rows as the first to write this epoch; for tables with several writers.
@@ -239,6 +251,7 @@ class ArrowWriter:
         mode: Literal["append", "overwrite"],
         schema_mode: Literal["merge", "overwrite"] | None = None,
         written_as: WriterProperties | None = None,
+        others: Sequence[Guard] = (),
     ) -> None:
         shorten(guard.app_id, table)
         if schema_mode != "overwrite":
@@ -252,7 +265,9 @@ class ArrowWriter:
                 configuration=dict(TABLE_SETTINGS) if schema_mode == "overwrite" else None,
                 # None stands for deltalake's own, which its overloads leave out.
                 writer_properties=cast(WriterProperties, written_as),
-                commit_properties=guarded(guard.app_id, guard.epoch),
+                commit_properties=guarded(
+                    guard.app_id, guard.epoch, also=[(o.app_id, o.epoch) for o in others]
+                ),
             )
 
 

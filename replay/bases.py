@@ -25,7 +25,7 @@ from lake.datasets import missing_file
 from lake.layout import Lake
 from lake.savepoint_tables import KeptTable, kept_table
 from lake.savepoints import SavepointBook
-from pipeline.commit.manifest import COMMITTED
+from pipeline.commit.manifest_rows import COMMITTED
 from projections.run.meanings import MIXED, meaning_of
 from projections.run.notes import Noted, noted_by, noted_from_json
 from projections.serve.versions import EpochVersions

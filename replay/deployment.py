@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from kernel.errors import Conflict, InvalidRequest, PenstockError
-from pipeline.commit.manifest import TYPED
+from pipeline.commit.manifest_rows import TYPED
 from projections.run.catalog import DROPPED, LIVE, PROJECTION, SOURCE, Entry
 from projections.run.relations import LakeCatalog, waits_for_input
 from projections.sinks.sink_columns import check_sink_columns

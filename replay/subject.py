@@ -13,7 +13,8 @@ from kernel.positions import Epoch
 from lake import storage
 from lake.layout import Lake
 from lake.tables import Tables, greatest, kept
-from pipeline.commit.manifest import TYPED, Manifest, Projected
+from pipeline.commit.manifest import Manifest
+from pipeline.commit.manifest_rows import TYPED, Projected
 from pipeline.ddl.held_tables import Hold
 from pipeline.typed.columns import EPOCH
 from pipeline.verification.large_states import LargeStates

@@ -28,7 +28,7 @@ from kernel.errors import Conflict, LeaseLost, NotFound
 from kernel.positions import CLOSED, DeltaVersion, Epoch
 from lake.datasets import schema_of
 from lake.tables import TableAt, kept
-from pipeline.commit.manifest import Projected
+from pipeline.commit.manifest_rows import Projected
 from projections.run.catalog import Entry
 from projections.run.meanings import MIXED
 from replay.book import CLAIM, READY, Replay, ReplayBook, State

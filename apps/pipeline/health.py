@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipeline.commit.manifest import Committed, first_progress
+from pipeline.commit.manifest import first_progress
+from pipeline.commit.manifest_rows import Committed
 from pipeline.ddl.held_tables import hold_document
 
 STANDBY = "standby"

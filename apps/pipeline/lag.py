@@ -10,7 +10,7 @@ from typing import Protocol
 from apps.pipeline.metrics import PipelineMetrics
 from kernel.errors import Unavailable, cause_and_fix
 from kernel.loops import Loop
-from pipeline.commit.manifest import Committed
+from pipeline.commit.manifest_rows import Committed
 from pipeline.position.lag import SourceLag, StoreHeads
 
 log = logging.getLogger("penstock.pipeline")

@@ -17,7 +17,7 @@ from prometheus_client import (
 from cdc.copies.table_copier import CopyMetrics
 from cdc.upkeep.slot_guard import SlotMetrics
 from cdc.verification.verifier import VerifyMetrics
-from pipeline.commit.manifest import Committed
+from pipeline.commit.manifest_rows import Committed
 from pipeline.position.lag import SourceLag
 from projections.sinks.sink_metrics import SinkMetrics
 from service.standstills import Standstill

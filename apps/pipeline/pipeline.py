@@ -40,7 +40,8 @@ from lake.tables import Tables
 from lake.upkeep.compaction import Upkeep
 from lake.upkeep.spark_compaction import SparkCompaction
 from pipeline.commit.ingest import Ingest
-from pipeline.commit.manifest import Committed, Manifest
+from pipeline.commit.manifest import Manifest
+from pipeline.commit.manifest_rows import Committed
 from pipeline.commit.retention import derived_names, forget_old
 from pipeline.commit.retries import Patience
 from pipeline.current.bucketed_merge import large_merge

@@ -32,7 +32,8 @@ from lake.table_columns import CHANGES
 from lake.tables import TableAt, Tables
 from lake.writer import ArrowWriter, Guard
 from pipeline.commit.ingest import Ingest
-from pipeline.commit.manifest import Bound, Committed, Manifest
+from pipeline.commit.manifest import Manifest
+from pipeline.commit.manifest_rows import Bound, Committed
 from pipeline.current.tables import CurrentTables, current_name
 from pipeline.position.progress import Progress
 

@@ -47,7 +47,8 @@ from lake.table_columns import DECODED
 from lake.tables import Tables
 from lake.writer import Guard
 from pipeline.commit.ingest import Ingest
-from pipeline.commit.manifest import Bound, Committed, Manifest
+from pipeline.commit.manifest import Manifest
+from pipeline.commit.manifest_rows import Bound, Committed
 from pipeline.current.bucketed_merge import large_merge
 from pipeline.current.staged_images import StagedMerge
 from pipeline.current.tables import CurrentTables, current_name

@@ -15,7 +15,8 @@ from cdc.connectors import replication_name
 from kernel.errors import Unavailable
 from kernel.positions import Epoch, lsn_from_text
 from lake.tables import Tables
-from pipeline.commit.manifest import Committed, Manifest
+from pipeline.commit.manifest import Manifest
+from pipeline.commit.manifest_rows import Committed
 
 TABLE = "orders"
 _PER_TRANSACTION = 1_000

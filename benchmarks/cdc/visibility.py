@@ -21,7 +21,7 @@ from lake.datasets import dataset_of
 from lake.layout import Lake, changes_log
 from lake.table_columns import TRANSACTIONS_TABLE
 from lake.tables import Tables
-from pipeline.commit.manifest import COMMITTED
+from pipeline.commit.manifest_rows import COMMITTED
 
 _READ = ["epoch", "table", "transaction_id", "lsn", "committed_at", "ingested_at"]
 

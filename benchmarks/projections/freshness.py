@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from benchmarks.cdc.visibility import commits_of, quantile
 from lake.datasets import dataset_of
 from lake.layout import Lake, events_log
-from pipeline.commit.manifest import PROJECTION
+from pipeline.commit.manifest_rows import PROJECTION
 
 SHARES = ((0.5, "p50"), (0.95, "p95"), (0.99, "p99"))
 

@@ -20,7 +20,8 @@ from lake.layout import Lake
 from lake.table_columns import UTC_MICROS
 from lake.tables import TableAt, Tables
 from lake.writer import ArrowWriter, Guard
-from pipeline.commit.manifest import Bound, Committed, Manifest, Projected
+from pipeline.commit.manifest import Manifest
+from pipeline.commit.manifest_rows import Bound, Committed, Projected
 from pipeline.position.progress import Progress as Place
 from pipeline.typed.columns import EVENT_COLUMNS
 from projections.run.catalog import LIVE, PROJECTION, DeployedCatalog, Entry

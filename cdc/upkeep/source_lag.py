@@ -31,7 +31,7 @@ from kernel.positions import Offsets, covers, lsn_from_text
 from lake.layout import Lake, changes_log
 from lake.table_columns import TRANSACTIONS_TABLE
 from lake.tables import Tables
-from pipeline.commit.manifest import Committed
+from pipeline.commit.manifest_rows import Committed
 from pipeline.position.lag import SourceLag
 from pipeline.position.progress import Progress
 from pipeline.read.kafka_topics import KafkaTopics

@@ -31,7 +31,7 @@ from cdc.verification.comparison import Captured, Comparison
 from cdc.verification.narrowing import differing_keys
 from cdc.verification.source_rows import SourceTable, estimated, next_bound, row_hashes
 from kernel.positions import Lsn
-from pipeline.commit.manifest import Committed
+from pipeline.commit.manifest_rows import Committed
 from pipeline.verification.as_of import Between
 from pipeline.verification.hashing import LakeRows
 from pipeline.verification.lake_state import LakeState

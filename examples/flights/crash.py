@@ -20,7 +20,8 @@ from kernel.errors import Unavailable
 from kernel.positions import Epoch
 from lake.layout import Lake
 from lake.tables import Tables
-from pipeline.commit.manifest import Bound, Manifest
+from pipeline.commit.manifest import Manifest
+from pipeline.commit.manifest_rows import Bound
 from stack import control
 
 _POLL_S = 0.01

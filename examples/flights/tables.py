@@ -14,7 +14,8 @@ from kernel.errors import Unavailable
 from lake.datasets import dataset_of
 from lake.layout import Lake
 from lake.tables import Tables
-from pipeline.commit.manifest import Committed, Manifest
+from pipeline.commit.manifest import Manifest
+from pipeline.commit.manifest_rows import Committed
 
 _POLL_S = 0.2
 

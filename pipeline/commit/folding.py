@@ -25,7 +25,7 @@ from lake.layout import Lake, changes_log, current_name
 from lake.table_columns import SCHEMA_TABLE, TRANSACTIONS_TABLE
 from lake.tables import TableAt, Tables, columns_guard
 from pipeline.commit.due_installs import BulkInstalls
-from pipeline.commit.manifest import Committed
+from pipeline.commit.manifest_rows import Committed
 from pipeline.commit.retries import Patience
 from pipeline.current.tables import CurrentTables
 from pipeline.ddl.evolution import Planned

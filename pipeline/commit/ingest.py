@@ -41,7 +41,8 @@ from pipeline.arrive.sorter import Released
 from pipeline.arrive.widened_topics import widened, without_moved
 from pipeline.commit.due_installs import BulkInstalls
 from pipeline.commit.folding import Folding
-from pipeline.commit.manifest import Bound, Committed, Manifest
+from pipeline.commit.manifest import Manifest
+from pipeline.commit.manifest_rows import Bound, Committed
 from pipeline.commit.pending_transactions import PendingTransactions
 from pipeline.commit.quarantine import Quarantine, Redecode, nothing_decoded
 from pipeline.commit.retries import Patience

@@ -22,7 +22,7 @@ from kernel.positions import Epoch
 from lake.layout import Lake
 from lake.tables import Tables
 from lake.writer import ArrowWriter, Guard
-from pipeline.commit.manifest import Committed
+from pipeline.commit.manifest_rows import Committed
 from pipeline.position.progress import Progress
 
 PENDING = "log/_pending"

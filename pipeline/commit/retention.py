@@ -18,7 +18,8 @@ from kernel.positions import Epoch
 from lake import storage
 from lake.layout import Lake
 from lake.tables import Tables
-from pipeline.commit.manifest import COMMITTED, TYPED, Manifest
+from pipeline.commit.manifest import Manifest
+from pipeline.commit.manifest_rows import COMMITTED, TYPED
 
 MOST_BYTES = 256 * 2**20
 """Of the manifest's files. Epochs of the last hour stay, whatever they take."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from kernel.errors import Unavailable
 from kernel.positions import Offsets, TopicId
 from pipeline.commit.ingest import Ingest
-from pipeline.commit.manifest import Bound
+from pipeline.commit.manifest_rows import Bound
 from pipeline.read.gaps import ReadStanding, Skip, next_offsets, standing_of
 from pipeline.read.kafka_topics import KafkaTopics
 

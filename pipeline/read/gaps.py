@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from kernel.errors import Unavailable
 from kernel.positions import Offsets, TopicId
-from pipeline.commit.manifest import Bound, Committed
+from pipeline.commit.manifest_rows import Bound, Committed
 from pipeline.installs.install_book import SKIP, InstallBook, InstallEntry
 from pipeline.read.kafka_topics import KafkaTopics
 from schemas.identifiers import EVENTS, OUTBOX

@@ -26,7 +26,8 @@ from kernel.positions import Offsets
 from lake.sessions import spark_signs
 from lake.table_columns import DECODED
 from pipeline.commit.ingest import Ingest
-from pipeline.commit.manifest import Bound, Committed, Manifest
+from pipeline.commit.manifest import Manifest
+from pipeline.commit.manifest_rows import Bound, Committed
 from pipeline.executor import ExecutorChoice
 from pipeline.installs.install_book import InstallBook
 from pipeline.read.batch_plan import BatchPlans

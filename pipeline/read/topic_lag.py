@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 
 from kernel.positions import Offsets
-from pipeline.commit.manifest import Committed
+from pipeline.commit.manifest_rows import Committed
 from pipeline.position.lag import SourceLag
 from pipeline.read.kafka_topics import KafkaTopics
 from schemas.topic_records import TopicShape

@@ -24,6 +24,7 @@ from kernel.positions import Epoch
 from lake.attempts import Attempts
 from lake.datasets import dataset_of
 from lake.executor_tasks import Executors
+from lake.guarded_commits import mark_of
 from lake.layout import Lake, events_log
 from lake.tables import TableAt, Tables
 from lake.writer import ArrowWriter, Guard, reached
@@ -159,7 +160,7 @@ class TypedTables:
     def _done(self, name: str) -> int:
         """Return the epoch that a table has: a crash may have left it ahead of the others."""
         handle = self._tables.open(self._lake.path(name))
-        return 0 if handle is None else handle.transaction_version(name) or 0
+        return 0 if handle is None else mark_of(handle, name) or 0
 
     def _append(self, name: str, rows: pa.Table, visible: Visible, epoch: Epoch) -> TableAt:
         path = self._lake.path(name)

@@ -29,7 +29,8 @@ from lake.layout import Lake, changes_log, current_name
 from lake.table_columns import CHANGES, SCHEMA_TABLE, TRANSACTIONS_TABLE
 from lake.tables import TableAt, Tables, standing, written_by
 from lake.writer import DELETE, OP
-from pipeline.commit.manifest import Committed, Manifest, first_progress
+from pipeline.commit.manifest import Manifest, first_progress
+from pipeline.commit.manifest_rows import Committed
 from pipeline.current.newest_images import DELETED
 from pipeline.current.tables import after_truncate
 from pipeline.ddl.evolution import Planned

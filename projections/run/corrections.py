@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from kernel.positions import Epoch
 from lake.datasets import dataset_of
+from lake.guarded_commits import mark_of
 from lake.layout import Lake
 from lake.table_columns import UTC_MICROS
 from lake.tables import Tables, greatest
@@ -85,7 +86,7 @@ class Corrections:
     def begun(self, plan: Plan, target: Target) -> Epoch | None:
         """Return the newest epoch whose corrections are written; its rows may not be."""
         table = self._tables.open(self._path(plan)) if _is_corrected(plan, target) else None
-        done = None if table is None else table.transaction_version(_app(target))
+        done = None if table is None else mark_of(table, _app(target))
         return None if done is None else Epoch(done)
 
     def write(

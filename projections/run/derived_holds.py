@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from lake.layout import part_of
-from pipeline.commit.manifest import Committed
+from pipeline.commit.manifest_rows import Committed
 from pipeline.ddl.held_tables import Hold, retry_command
 from pipeline.position.progress import Progress
 from projections.sql.plan import InputKind, Plan

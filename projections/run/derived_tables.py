@@ -19,7 +19,8 @@ from kernel.positions import Epoch
 from lake.attempts import Attempts
 from lake.layout import Lake, current_name
 from lake.tables import TableAt, Tables
-from pipeline.commit.manifest import TYPED, Committed, Manifest, Projected
+from pipeline.commit.manifest import Manifest
+from pipeline.commit.manifest_rows import TYPED, Committed, Projected
 from pipeline.commit.retries import Retries
 from pipeline.ddl.held_tables import NO_ORDER, Hold, failure_hold
 from pipeline.history.shape import HistoryOf

@@ -19,6 +19,7 @@ from lake.sessions import follow, session_beside
 from lake.tables import Tables
 from lake.upkeep.compaction import LargeCompaction, compact
 from pipeline.commit.manifest import Manifest
+from pipeline.commit.manifest_rows import Committed
 from pipeline.ddl.held_tables import retry_command
 from pipeline.history.tables import DRIVER_BYTES, HistoryTables
 from pipeline.typed.tables import TypedTables
@@ -33,9 +34,10 @@ from projections.run.relations import LATENESS, LakeCatalog, waits_for_input
 from projections.run.step_budget import within_budget
 from projections.run.targets import live_target
 from projections.sql.declared_relations import DeclaredCatalog
+from projections.sql.kept_plans import Asked, KeptPlans
 from projections.sql.lineage import in_order, read_by, with_what_they_read
 from projections.sql.parse import ProjectionDecl
-from projections.sql.plan import InputKind, Plan, plan
+from projections.sql.plan import InputKind, Plan
 from schemas.registry import SchemaRegistry
 
 VERSIONS = (InputKind.HISTORY, InputKind.LATEST)
@@ -48,12 +50,13 @@ TYPED_EVERY_S = 2.0
 class ProjectionState:
     """What the status shows of one projection.
 
-    By design `waits` are final rows, and `trigger` is what the projection waits for at the epoch
-    `asked` before it runs.
+    It was computed up to `epoch`, and can be seen by name up to `noted`. By design `waits` are
+    final rows, and `trigger` is what it waits for at the epoch `asked` before it runs.
     """
 
     name: str
     epoch: int = 0
+    noted: int = 0
     error: str | None = None
     held: bool = False
     runs: int = 0
@@ -66,7 +69,7 @@ class ProjectionState:
     def document(self) -> dict[str, object]:
         """Return what the pipeline says of it."""
         return {
-            "epoch": self.epoch,
+            "epoch": self.noted,
             "error": self.error,
             "run_ms": self.last_ms,
             "waits": self.waits,
@@ -142,6 +145,7 @@ class Projecting:
         self._lateness = lateness
         self._fields = EventFields(registry)
         self._triggering = Triggering(lake, tables)
+        self._kept_plans = KeptPlans()
         self._settled = (-2, -2)
         self._steps = 0
         self._typed_at = 0.0
@@ -166,6 +170,10 @@ class Projecting:
         last = self._manifest.last()
         if last is None:
             return False
+        with self._tables.looked_at_once():
+            return self._step(seen, last)
+
+    def _step(self, seen: tuple[int, int], last: Committed) -> bool:
         deployment = self._current_deployment()
         brought = self._derived.at()
         up_to = within_budget(self._manifest, brought.epoch, last)
@@ -194,13 +202,21 @@ class Projecting:
         waits = self._waiting(plans, reads, deployment, catalog, brought.epoch)
         wanted = (name for name in plans if self._due(name) and name not in waits)
         due = with_what_they_read(wanted, reads)
-        for name in in_order(reads):
-            if name in due:
-                ran |= self._run(name, plans[name], deployment, catalog, brought)
+        with self._projector.notes.together():
+            for name in in_order(reads):
+                if name in due:
+                    ran |= self._run(name, plans[name], deployment, catalog, brought)
+                    self._seen(self._projector.notes.write_due())
+        self._seen(True)
         if not ran and brought.epoch == last.epoch and self._all_at(brought.epoch, deployment):
             # Nothing can change before the manifest or the catalog does.
             self._settled = seen
         return behind or ran
+
+    def _seen(self, noted: bool) -> None:
+        """Let what was done be told once it can be seen by name."""
+        for state in self.states.values() if noted else ():
+            state.noted = state.epoch
 
     def _waiting(
         self,
@@ -317,7 +333,7 @@ class Projecting:
     def _plans(self, deployment: Deployment, catalog: LakeCatalog) -> dict[str, Plan]:
         plans: dict[str, Plan] = {}
         sources = tuple(deployment.sources.values())
-        declared = DeclaredCatalog(catalog, sources, tuple(deployment.declared.values()))
+        declared = DeclaredCatalog(Asked(catalog), sources, tuple(deployment.declared.values()))
         for name, decl in deployment.declared.items():
             made = self._plan(name, decl, declared)
             if made is not None:
@@ -327,7 +343,7 @@ class Projecting:
     def _plan(self, name: str, decl: ProjectionDecl, declared: DeclaredCatalog) -> Plan | None:
         state = self.states.setdefault(name, ProjectionState(name))
         try:
-            return plan(decl, declared)
+            return self._kept_plans.plan(decl, declared)
         except PenstockError as error:
             first = waits_for_input(error)
             state.error = f"{'waits: ' if first else ''}{error.message} | fix: {error.remedy}"
@@ -339,6 +355,7 @@ class Projecting:
     def _current_deployment(self) -> Deployment:
         if self._deployment is None or self._deployment.version != self._deployed.version():
             self._deployment = self._deployed.deployment()
+            self._kept_plans.keep_only(self._deployment.projections)
             gone = set(self.states) - set(self._deployment.projections)
             for name in gone:
                 del self.states[name]

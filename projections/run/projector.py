@@ -30,6 +30,7 @@ from kernel.errors import BeyondThisProcess, LeaseLost, NotFound
 from kernel.positions import CLOSED, DeltaVersion, Epoch
 from lake.collecting import RESULT, collected
 from lake.datasets import schema_of
+from lake.guarded_commits import mark_of
 from lake.layout import Lake
 from lake.ranges import Range
 from lake.small_files import SmallFiles
@@ -37,7 +38,8 @@ from lake.spark_writer import SparkWriter
 from lake.tables import TableAt, Tables, greatest
 from lake.views import DeltaFrames
 from lake.writer import DELETE, OP, ArrowWriter, Guard
-from pipeline.commit.manifest import Manifest, Projected
+from pipeline.commit.manifest import Manifest
+from pipeline.commit.manifest_rows import Projected
 from projections.run.corrections import Corrections
 from projections.run.database import MEMORY_BYTES, Database
 from projections.run.engines import SmallEngine, SparkEngine
@@ -46,6 +48,7 @@ from projections.run.input_rows import input_tables, table_of
 from projections.run.key_runs import KEPT_BY_KEYS, all_rows, changed_rows
 from projections.run.matchers import register_functions
 from projections.run.meanings import Meanings
+from projections.run.pending_notes import PendingNotes
 from projections.run.region_runs import Reading, RegionRuns, shape_of
 from projections.run.relations import LakeCatalog, retyped
 from projections.run.result_rows import keyed, stamped
@@ -109,6 +112,8 @@ class Projector:
         self._final = FinalRows(manifest)
         self._corrections = Corrections(lake, tables)
         self.meanings = Meanings(manifest)
+        self.notes = PendingNotes(manifest)
+        self._known_noted: set[str] = set()
 
     def keep_only(self, targets: Iterable[Target]) -> None:
         """Forget what is held in memory of all targets but these."""
@@ -116,11 +121,12 @@ class Projector:
         self._regions.keep_only(kept)
         self._read = {name: read for name, read in self._read.items() if name in kept}
         self._final.keep_only(kept)
+        self._known_noted &= kept
 
     def cursor(self, target: Target) -> Epoch | None:
         """Return the epoch up to which a target has taken input; None before its first run."""
         table = self._tables.open(target.path)
-        done = table.transaction_version(target.app_id) if table is not None else None
+        done = None if table is None else mark_of(table, target.app_id)
         return Epoch(done) if done is not None else None
 
     def run(self, plan: Plan, target: Target, catalog: LakeCatalog, up_to: Epoch) -> Run:
@@ -169,20 +175,26 @@ class Projector:
     def _note_again(
         self, plan: Plan, target: Target, catalog: LakeCatalog, cursor: Epoch | None
     ) -> None:
-        """Note a commit of final rows that a process left without its note when it died.
+        """Note a commit that a process left without its note when it died.
 
-        Its watermark follows from the one before, and is none that has not passed its rows: later
-        runs ask what had ended at it.
+        Of final rows each run looks for one: their watermark follows from the one before, and is
+        none that has not passed its rows, as later runs ask what had ended at it.
         """
-        table = self._tables.open(target.path) if plan.final and cursor else None
-        if table is None or not cursor:
+        table = self._tables.open(target.path) if cursor else None
+        if (
+            table is None
+            or not cursor
+            or not (plan.final or target.app_id not in self._known_noted)
+        ):
             return
+        self._known_noted.add(target.app_id)
         noted = self._manifest.noted(target.app_id)
         if noted is None or noted < cursor:
-            ended = self._final.watermark(plan, target, catalog, cursor)
-            ended = greater(ended, greatest(table, END))
             run = self._nothing(target, cursor, time.perf_counter())
-            self._note(plan, target, replace(run, ended_us=ended))
+            if plan.final:
+                ended = self._final.watermark(plan, target, catalog, cursor)
+                run = replace(run, ended_us=greater(ended, greatest(table, END)))
+            self._note(plan, target, run)
 
     def computed(self, plan: Plan, target: Target) -> None:
         """Take note that a target's rows were computed by this process, as `whole` gives them."""
@@ -249,19 +261,17 @@ class Projector:
         if unsure and not changed and noted == epoch:
             last = self._manifest.history_of(target.app_id)[-1:]
             changed = [each.tables[target.name].version for each in last] != [run.table.version]
-        self._manifest.project(
-            Projected(
-                epoch=epoch,
-                name=target.app_id,
-                tables={target.name: run.table},
-                counts={"rows": run.rows, "deleted": run.deleted}
-                | self._final.counts(target, run.ended_us),
-                timings_ms={"run": run.milliseconds},
-                meaning=self.meanings.of(plan, target, whole=run.whole),
-            ),
-            # Rows of an epoch that was noted changed with those of another projection.
-            again=changed and noted is not None and noted >= epoch,
+        done = Projected(
+            epoch=epoch,
+            name=target.app_id,
+            tables={target.name: run.table},
+            counts={"rows": run.rows, "deleted": run.deleted}
+            | self._final.counts(target, run.ended_us),
+            timings_ms={"run": run.milliseconds},
+            meaning=self.meanings.of(plan, target, whole=run.whole),
         )
+        # Rows of an epoch that was noted changed with those of another projection.
+        self.notes.add(done, again=changed and noted is not None and noted >= epoch)
 
     def _write_whole(
         self, plan: Plan, target: Target, catalog: LakeCatalog, guard: Guard

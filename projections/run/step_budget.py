@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from kernel.positions import Epoch
-from pipeline.commit.manifest import Committed, Manifest
+from pipeline.commit.manifest import Manifest
+from pipeline.commit.manifest_rows import Committed
 
 MAX_ROWS_PER_STEP = 60_000
 """Derived tables are brought forward by at most about this many log rows at a time."""

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from kernel.positions import Epoch, Offsets
-from pipeline.commit.manifest import Committed, Manifest
+from pipeline.commit.manifest import Manifest
+from pipeline.commit.manifest_rows import Committed
 from pipeline.position.progress import Progress, Watermarks
 
 _STEP = 16

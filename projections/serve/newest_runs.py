@@ -24,7 +24,8 @@ from lake.datasets import dataset_at, paths_of
 from lake.layout import Lake
 from lake.storage import Stored, version_at
 from lake.tables import Tables
-from pipeline.commit.manifest import COMMITTED, PROJECTION, Manifest
+from pipeline.commit.manifest import Manifest
+from pipeline.commit.manifest_rows import COMMITTED, PROJECTION
 from projections.run.catalog import DROPPED, DeployedCatalog, Entry
 from projections.run.catalog import PROJECTION as PROJECTION_ENTRY
 from projections.serve.feed_places import table_id_of

@@ -21,7 +21,8 @@ from kernel.errors import NotFound, Unavailable
 from kernel.positions import DeltaVersion, Epoch
 from lake.layout import SINGLE, Lake
 from lake.tables import Tables
-from pipeline.commit.manifest import COMMITTED, PROJECTION, Committed, Manifest
+from pipeline.commit.manifest import Manifest
+from pipeline.commit.manifest_rows import COMMITTED, PROJECTION, Committed
 from pipeline.ddl.held_tables import Hold, held_by_name, hold_line, release_command
 from pipeline.position.progress import Progress
 from projections.run.catalog import PROJECTION as PROJECTION_ENTRY

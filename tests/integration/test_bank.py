@@ -20,7 +20,7 @@ from apps.settings import Settings
 from kernel.errors import NotFound
 from kernel.positions import Epoch
 from lake.layout import Lake
-from pipeline.commit.manifest import Committed
+from pipeline.commit.manifest_rows import Committed
 from pipeline.read.kafka_topics import KafkaTopics
 from projections.serve.query import ask
 from stack.control import kill_part

@@ -21,7 +21,7 @@ from kernel import failpoints
 from kernel.loops import Loop
 from kernel.positions import Offsets, covers
 from lake.layout import Lake
-from pipeline.commit.manifest import Committed
+from pipeline.commit.manifest_rows import Committed
 from pipeline.executor import Executor, ExecutorChoice
 from pipeline.installs.install_book import InstallBook
 from pipeline.position.lag import SourceLag

@@ -22,7 +22,7 @@ from lake.layout import Lake
 from lake.tables import Tables
 from pipeline.commit.folding import Folding
 from pipeline.commit.ingest import Ingest
-from pipeline.commit.manifest import Committed
+from pipeline.commit.manifest_rows import Committed
 from pipeline.executor import Executor, ExecutorChoice
 from pipeline.installs.install_book import InstallBook
 from pipeline.lanes.lane_book import LaneBook

@@ -15,7 +15,7 @@ from kernel.loops import Loop
 from lake.attempt_files import stem_of
 from lake.layout import Lake
 from lake.tables import Tables
-from pipeline.commit.manifest import Committed
+from pipeline.commit.manifest_rows import Committed
 from pipeline.executor import Executor, ExecutorChoice
 from pipeline.installs.install_book import InstallBook
 from pipeline.read.kafka_records import decode_records, read_records

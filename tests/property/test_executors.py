@@ -24,7 +24,8 @@ from lake.layout import Lake
 from lake.table_columns import DECODED
 from lake.tables import Tables
 from pipeline.commit.ingest import Ingest
-from pipeline.commit.manifest import Bound, Committed, Manifest
+from pipeline.commit.manifest import Manifest
+from pipeline.commit.manifest_rows import Bound, Committed
 from pipeline.decode.records import Decoder, decode_batches
 from pipeline.executor import Executor, ExecutorChoice
 from pipeline.log.log_task import TOLD, Facts, LogTask

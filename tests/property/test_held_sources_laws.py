@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from kernel.errors import NotFound, Unavailable
 from lake.layout import Lake
 from lake.tables import Tables
-from pipeline.commit.manifest import Bound, Committed
+from pipeline.commit.manifest_rows import Bound, Committed
 from pipeline.commit.retries import Patience
 from schemas.wire import frame
 from tests.support.lake.bulk import HandSource

@@ -13,7 +13,7 @@ from kernel import failpoints
 from kernel.errors import NotFound
 from lake.layout import Lake
 from lake.tables import Tables
-from pipeline.commit.manifest import Committed
+from pipeline.commit.manifest_rows import Committed
 from pipeline.installs.install_book import DECODE, WAIVE
 from projections.serve.query import ask
 from tests.support.lake.folding import Done

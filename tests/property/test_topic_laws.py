@@ -25,7 +25,7 @@ from lake.layout import Lake, topics_log
 from lake.table_columns import DECODED
 from lake.tables import Tables
 from pipeline.commit.ingest import Ingest
-from pipeline.commit.manifest import Bound, Committed
+from pipeline.commit.manifest_rows import Bound, Committed
 from pipeline.decode.records import Decoder, decode_batches
 from pipeline.decode.topic_decoder import TopicDecoder
 from pipeline.log.log_task import TOLD, Facts, LogTask

@@ -21,7 +21,7 @@ from kernel.positions import Epoch
 from lake.layout import Lake
 from lake.tables import TableAt, Tables
 from lake.writer import ArrowWriter, Guard
-from pipeline.commit.manifest import Projected
+from pipeline.commit.manifest_rows import Projected
 from pipeline.typed.columns import EVENT_COLUMNS
 from projections.run import engines
 from projections.run.catalog import LIVE, PROJECTION, Entry

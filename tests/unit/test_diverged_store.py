@@ -9,7 +9,7 @@ from kernel import failpoints
 from kernel.errors import StoreDiverged
 from lake.layout import Lake
 from lake.table_columns import DECODED
-from pipeline.commit.manifest import Bound
+from pipeline.commit.manifest_rows import Bound
 from tests.support.lake.bulk import ENDS, ROWS, HandLake, HandSource
 from tests.support.lake.folding import AT, SOURCE, Done
 from tests.support.lake.poisoned import GOODS, ITEMS, PoisonedShop, topic_of

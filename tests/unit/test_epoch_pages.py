@@ -13,7 +13,7 @@ from kernel.positions import Epoch
 from lake.layout import Lake
 from lake.tables import Tables
 from lake.writer import ArrowWriter, Guard
-from pipeline.commit.manifest import Bound, Committed
+from pipeline.commit.manifest_rows import Bound, Committed
 from projections.serve.epochs import epoch_at, newest_epochs
 from tests.support.lake.handmade import HandMade, words
 

@@ -15,7 +15,7 @@ from kernel import failpoints
 from kernel.positions import Epoch
 from lake.layout import Lake
 from lake.writer import Guard
-from pipeline.commit.manifest import Committed
+from pipeline.commit.manifest_rows import Committed
 from pipeline.commit.retention import forget_corrections
 from pipeline.position.progress import Progress, Watermarks, micros
 from pipeline.typed.columns import EVENT_COLUMNS

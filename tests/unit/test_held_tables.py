@@ -13,7 +13,8 @@ from kernel.positions import Epoch
 from lake.layout import Lake
 from lake.tables import TableAt, Tables
 from lake.writer import ArrowWriter, Guard
-from pipeline.commit.manifest import Bound, Committed, Manifest
+from pipeline.commit.manifest import Manifest
+from pipeline.commit.manifest_rows import Bound, Committed
 from pipeline.ddl.held_tables import Hold
 from pipeline.position.progress import Progress
 from projections.serve.query import ask

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from lake.layout import Lake
 from lake.table_columns import DECODED, IGNORED
-from pipeline.commit.manifest import Bound
+from pipeline.commit.manifest_rows import Bound
 from pipeline.installs.install_book import hold
 from tests.support.lake.bulk import HandLake, some
 from tests.support.lake.folding import SOURCE

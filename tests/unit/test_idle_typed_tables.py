@@ -11,7 +11,7 @@ from kernel.positions import Epoch
 from lake.layout import Lake
 from lake.upkeep.compaction import compact
 from lake.writer import Guard
-from pipeline.commit.manifest import TYPED
+from pipeline.commit.manifest_rows import TYPED
 from pipeline.history.tables import HistoryTables
 from pipeline.typed.tables import TypedTables
 from projections.run.derived_tables import DerivedTables

@@ -19,7 +19,7 @@ from apps.settings import load
 from cdc.upkeep.source_lag import SourceHeads, _Source
 from kernel.errors import Unavailable
 from kernel.retry import Backoff
-from pipeline.commit.manifest import Committed
+from pipeline.commit.manifest_rows import Committed
 from pipeline.read import kafka_topics as topics
 from pipeline.read import topic_lag
 from pipeline.read.kafka_topics import KafkaTopics

@@ -8,7 +8,8 @@ from kernel.errors import Conflict, LeaseLost, NotFound
 from kernel.positions import CLOSED, Epoch
 from lake.layout import Lake
 from lake.tables import TableAt, Tables
-from pipeline.commit.manifest import Bound, Committed, Manifest, Projected
+from pipeline.commit.manifest import Manifest
+from pipeline.commit.manifest_rows import Bound, Committed, Projected
 from pipeline.position.progress import Progress
 
 

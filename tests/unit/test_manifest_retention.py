@@ -8,7 +8,8 @@ from kernel.positions import Epoch
 from lake.layout import Lake
 from lake.tables import TableAt, Tables
 from lake.upkeep.compaction import compact
-from pipeline.commit.manifest import TYPED, Manifest, Projected
+from pipeline.commit.manifest import Manifest
+from pipeline.commit.manifest_rows import TYPED, Projected
 from pipeline.commit.retention import derived_names, forget_epochs
 from pipeline.ddl.held_tables import NO_ORDER, Hold
 from tests.unit.test_manifest import bound, committed

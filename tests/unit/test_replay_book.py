@@ -14,7 +14,8 @@ from kernel.errors import Cancelled, Conflict, LeaseLost, NotFound
 from kernel.positions import CLOSED, Epoch
 from lake.layout import Lake
 from lake.tables import Tables
-from pipeline.commit.manifest import Manifest, Projected
+from pipeline.commit.manifest import Manifest
+from pipeline.commit.manifest_rows import Projected
 from projections.run.catalog import Entry
 from replay import swap as swapping
 from replay.book import READY, Replay, ReplayBook, State

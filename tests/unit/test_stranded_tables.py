@@ -17,7 +17,8 @@ from cdc.copies.copy_wanted import stranded
 from cdc.copies.table_copier import TableCopier
 from cdc.sources import CONNECTOR
 from lake.layout import Lake
-from pipeline.commit.manifest import Committed, first_progress
+from pipeline.commit.manifest import first_progress
+from pipeline.commit.manifest_rows import Committed
 from pipeline.ddl.held_tables import stranded_hold
 from pipeline.installs.install_book import (
     INSTALL,

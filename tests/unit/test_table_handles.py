@@ -8,8 +8,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from kernel.errors import LeaseLost
 from kernel.positions import Epoch
 from lake import tables as handles_of
+from lake.guarded_commits import mark_of
 from lake.layout import Lake, changes_log
 from lake.tables import RENEWED_AFTER, Tables
 from lake.writer import ArrowWriter, Guard
@@ -73,3 +75,53 @@ def test_what_an_epoch_appends_to_goes_on_with_new_handles(
     assert last is not None
     assert shop.state(ITEMS, last) == shop.expected(ITEMS)
     assert len(shop.typed(ITEMS)) == 7
+
+
+def test_within_a_block_each_log_is_looked_at_once(tmp_path: Path) -> None:
+    path, tables, other = str(tmp_path / "t"), Tables(), Tables()
+    rows = pa.table({"n": pa.array([1], pa.int64())})
+    ArrowWriter(other).append(path, rows, Guard("a", Epoch(1)))
+
+    def version() -> int:
+        handle = tables.open(path)
+        assert handle is not None
+        return int(handle.version())
+
+    with tables.looked_at_once():
+        seen = version()
+        ArrowWriter(other).append(path, rows, Guard("a", Epoch(2)))
+        assert version() == seen
+        tables.changed(path)
+        assert version() == seen + 1
+        ArrowWriter(other).append(path, rows, Guard("a", Epoch(3)))
+        ArrowWriter(tables).append(path, rows, Guard("b", Epoch(1)))
+        assert version() == seen + 3
+    ArrowWriter(other).append(path, rows, Guard("a", Epoch(4)))
+    assert version() == seen + 4
+
+
+def test_a_commit_under_a_guard_that_another_writer_took_meanwhile_is_refused(
+    tmp_path: Path,
+) -> None:
+    path, tables, other = str(tmp_path / "t"), Tables(), Tables()
+    rows = pa.table({"n": pa.array([1], pa.int64())})
+    ArrowWriter(tables).append(path, rows, Guard("a", Epoch(1)))
+    with tables.looked_at_once():
+        tables.open(path)
+        ArrowWriter(other).append(path, rows, Guard("a", Epoch(2)))
+        with pytest.raises(LeaseLost):
+            ArrowWriter(tables).append(path, rows, Guard("a", Epoch(2)))
+
+
+def test_a_mark_is_that_of_the_handles_version(tmp_path: Path) -> None:
+    path, tables = str(tmp_path / "t"), Tables()
+    rows = pa.table({"n": pa.array([1], pa.int64())})
+    for epoch in (1, 2, 3):
+        ArrowWriter(tables).append(path, rows, Guard("a", Epoch(epoch)))
+        handle = tables.open(path)
+        assert handle is not None
+        assert (mark_of(handle, "a"), mark_of(handle, "b")) == (epoch, None)
+    old = DeltaTable(path, version=1)
+    assert mark_of(old, "a") == 1
+    old.update_incremental()
+    assert mark_of(old, "a") == 3

@@ -12,7 +12,7 @@ import pytest
 
 from kernel import failpoints
 from lake.layout import Lake
-from pipeline.commit.manifest import Committed
+from pipeline.commit.manifest_rows import Committed
 from pipeline.position.progress import Progress, micros
 from schemas.registry import MemoryRegistry
 from tests.support.lake.ingested import BatchedLake

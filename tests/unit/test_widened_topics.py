@@ -11,7 +11,7 @@ from kernel.positions import TopicId
 from lake.layout import Lake, changes_log
 from lake.table_columns import DECODED
 from lake.tables import Tables
-from pipeline.commit.manifest import Bound, Committed
+from pipeline.commit.manifest_rows import Bound, Committed
 from tests.support.lake.bulk import ENDS, ROWS, HandLake, HandSource
 from tests.support.lake.folding import SOURCE, TABLE, Done
 

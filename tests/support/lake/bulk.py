@@ -17,7 +17,7 @@ from lake.layout import Lake, current_name
 from lake.table_columns import DECODED
 from lake.tables import Tables
 from pipeline.commit.ingest import REST, Ingest
-from pipeline.commit.manifest import Bound, Committed
+from pipeline.commit.manifest_rows import Bound, Committed
 from pipeline.current.tables import CurrentTables
 from pipeline.current.tail import FoldPolicy
 from pipeline.installs.install_book import ALL, Install, InstallBook, hold

@@ -22,7 +22,7 @@ from apps.settings import Settings
 from lake.layout import Lake
 from lake.tables import Tables
 from pipeline.commit.ingest import Ingest
-from pipeline.commit.manifest import Bound, Committed
+from pipeline.commit.manifest_rows import Bound, Committed
 from pipeline.executor import Executor
 from pipeline.read.kafka_records import (
     IngestBroker,

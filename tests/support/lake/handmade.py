@@ -12,7 +12,8 @@ from kernel.positions import Epoch, Offsets
 from lake.layout import Lake
 from lake.tables import TableAt, Tables
 from lake.writer import ArrowWriter, Guard
-from pipeline.commit.manifest import Bound, Committed, Manifest, Projected
+from pipeline.commit.manifest import Manifest
+from pipeline.commit.manifest_rows import Bound, Committed, Projected
 from pipeline.ddl.held_tables import Hold
 from pipeline.position.progress import Progress
 from projections.run.catalog import LIVE, PROJECTION, DeployedCatalog, Entry

@@ -19,7 +19,8 @@ from lake.layout import Lake
 from lake.table_columns import DECODED
 from lake.tables import Tables
 from pipeline.commit.ingest import Ingest
-from pipeline.commit.manifest import Bound, Committed, Manifest
+from pipeline.commit.manifest import Manifest
+from pipeline.commit.manifest_rows import Bound, Committed
 from pipeline.commit.quarantine import open_records
 from pipeline.decode.records import row_of
 from pipeline.history.tables import HistoryTables

@@ -22,7 +22,7 @@ from kernel.positions import KafkaOffset
 from lake.layout import Lake
 from lake.table_columns import DECODED
 from lake.tables import Tables
-from pipeline.commit.manifest import Committed
+from pipeline.commit.manifest_rows import Committed
 from pipeline.decode.records import decode, row_of
 from pipeline.history.tables import HistoryTables
 from pipeline.typed.tables import TypedTables

@@ -22,7 +22,7 @@ from apps.topic_sources import topic_states
 from kernel.loops import Loop
 from lake.layout import Lake
 from lake.tables import Tables
-from pipeline.commit.manifest import Committed
+from pipeline.commit.manifest_rows import Committed
 from pipeline.executor import Executor, ExecutorChoice
 from pipeline.installs.install_book import InstallBook
 from pipeline.read.kafka_topics import KafkaTopics

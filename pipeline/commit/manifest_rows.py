@@ -1,0 +1,222 @@
+"""What the rows of the manifest say, and how they are written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import pyarrow as pa
+
+from kernel.positions import Epoch, Offsets, TopicId
+from lake.table_columns import UTC_MICROS
+from lake.tables import TableAt
+from pipeline.ddl.held_tables import Hold
+
+BOUND, COMMITTED, PROJECTION = "bound", "committed", "projection"
+TYPED = "typed"
+"""The name under which typed and history tables note how far they were brought."""
+
+SCHEMA = pa.schema(
+    [
+        ("epoch", pa.int64()),
+        ("kind", pa.string()),
+        ("name", pa.string()),
+        ("run_id", pa.string()),
+        ("batch_id", pa.int64()),
+        ("start_offsets", pa.string()),
+        ("end_offsets", pa.string()),
+        ("progress", pa.string()),
+        ("heads", pa.string()),
+        ("cuts", pa.string()),
+        ("pending_from", pa.string()),
+        ("tables", pa.string()),
+        ("counts", pa.string()),
+        ("timings_ms", pa.string()),
+        ("at", UTC_MICROS),
+        ("installs", pa.string()),
+        ("held", pa.string()),
+        ("topics", pa.string()),
+        ("meaning", pa.string()),
+    ]
+)
+"""`installs`, `held`, `topics`, `meaning` came later: rows without took, held and know none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """An epoch and the offsets `[start, end)` that it is made of.
+
+    `installs`: numbers of the announcements (`pipeline.installs.install_book`) that it takes in;
+    None as long as nobody has looked for them, which ingest does before it binds. `topics`: the
+    topics that the offsets belong to.
+    """
+
+    epoch: Epoch
+    run_id: str
+    batch_id: int
+    start: Offsets
+    end: Offsets
+    installs: tuple[int, ...] | None = None
+    topics: Mapping[str, TopicId] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """A complete epoch: what it carried over and which table versions belong to it.
+
+    `heads`: store -> contiguous head position. `cuts`: source -> LSN of the last folded commit.
+    `pending_from`: source -> first epoch with rows that are not foldable yet. `installs`: numbers
+    of the announcements whose rows became part of the tables. `topics`: the topics that the
+    offsets `end` belong to.
+    """
+
+    epoch: Epoch
+    run_id: str
+    batch_id: int
+    end: Offsets
+    progress: str
+    heads: Mapping[str, int]
+    cuts: Mapping[str, int]
+    pending_from: Mapping[str, int]
+    tables: Mapping[str, TableAt]
+    counts: Mapping[str, int]
+    timings_ms: Mapping[str, float]
+    at: datetime
+    installs: tuple[int, ...] = ()
+    topics: Mapping[str, TopicId] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Projected:
+    """A projection's table (or another derived one) after a run up to `epoch`.
+
+    `held` are derived tables that do not have the epoch; `tables` has none of them. `meaning` is
+    that of the query which made all rows of a projection; empty where there is no such one.
+    """
+
+    epoch: Epoch
+    name: str
+    tables: Mapping[str, TableAt]
+    held: Mapping[str, Hold] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
+    timings_ms: Mapping[str, float] = field(default_factory=dict)
+    meaning: str = ""
+
+
+def rows_of(*rows: Mapping[str, object]) -> pa.Table:
+    """Return rows of the manifest that are written now."""
+    now = datetime.now(UTC)
+    return pa.Table.from_pylist([{**row, "at": now} for row in rows], schema=SCHEMA)
+
+
+def bound_row(bound: Bound) -> pa.Table:
+    """Return the row that binds an epoch."""
+    row = {"epoch": bound.epoch, "kind": BOUND, "run_id": bound.run_id, "batch_id": bound.batch_id}
+    row |= {"start_offsets": compact(bound.start), "end_offsets": compact(bound.end)}
+    installs = None if bound.installs is None else compact(bound.installs)
+    return rows_of(row | {"installs": installs, "topics": compact(bound.topics)})
+
+
+def compact(value: object) -> str:
+    """Return JSON without blanks."""
+    return json.dumps(value, separators=(",", ":"))
+
+
+def tables_json(tables: Mapping[str, TableAt]) -> str:
+    """Return versions of tables as JSON."""
+    return compact({name: [at.version, at.as_of_epoch] for name, at in tables.items()})
+
+
+def _tables_at(text: object) -> dict[str, TableAt]:
+    return {
+        name: TableAt(version=version, as_of_epoch=epoch)
+        for name, (version, epoch) in json.loads(str(text)).items()
+    }
+
+
+def bound_of(row: Mapping[str, object]) -> Bound:
+    """Read the row that bound an epoch."""
+    return Bound(
+        epoch=Epoch(int(str(row["epoch"]))),
+        run_id=str(row["run_id"]),
+        batch_id=int(str(row["batch_id"])),
+        start=json.loads(str(row["start_offsets"])),
+        end=json.loads(str(row["end_offsets"])),
+        installs=_numbers(row),
+        topics=_topics(row),
+    )
+
+
+def committed_of(row: Mapping[str, object]) -> Committed:
+    """Read the row that committed an epoch."""
+    at = row["at"]
+    assert isinstance(at, datetime)
+    return Committed(
+        epoch=Epoch(int(str(row["epoch"]))),
+        run_id=str(row["run_id"]),
+        batch_id=int(str(row["batch_id"])),
+        end=json.loads(str(row["end_offsets"])),
+        progress=str(row["progress"]),
+        heads=json.loads(str(row["heads"])),
+        cuts=json.loads(str(row["cuts"])),
+        pending_from=json.loads(str(row["pending_from"])),
+        tables=_tables_at(row["tables"]),
+        counts=json.loads(str(row["counts"])),
+        timings_ms=json.loads(str(row["timings_ms"])),
+        at=at,
+        installs=_numbers(row) or (),
+        topics=_topics(row),
+    )
+
+
+def _numbers(row: Mapping[str, object]) -> tuple[int, ...] | None:
+    kept = row.get("installs")
+    return None if kept is None else tuple(json.loads(str(kept)))
+
+
+def _topics(row: Mapping[str, object]) -> dict[str, TopicId]:
+    kept = row.get("topics")
+    found = {} if kept is None else json.loads(str(kept))
+    return {name: TopicId(*topic) for name, topic in found.items()}
+
+
+def noted_at(row: Mapping[str, object]) -> tuple[int, datetime]:
+    """Return the order of notes about one table: an epoch may have been noted again."""
+    at = row["at"]
+    assert isinstance(at, datetime)
+    return int(str(row["epoch"])), at
+
+
+def _held(row: Mapping[str, object]) -> dict[str, Hold]:
+    kept = row.get("held")
+    found = {} if kept is None else json.loads(str(kept))
+    return {name: Hold.from_json(hold) for name, hold in found.items()}
+
+
+def projected_of(row: Mapping[str, object]) -> Projected:
+    """Read a derived table's note."""
+    return Projected(
+        epoch=Epoch(int(str(row["epoch"]))),
+        name=str(row["name"]),
+        tables=_tables_at(row["tables"]),
+        counts=json.loads(str(row["counts"])),
+        timings_ms=json.loads(str(row["timings_ms"])),
+        held=_held(row),
+        meaning=str(row.get("meaning") or ""),
+    )
+
+
+def projected_row(done: Projected) -> dict[str, object]:
+    """Return the row of a derived table's note."""
+    return {
+        "epoch": done.epoch,
+        "kind": PROJECTION,
+        "name": done.name,
+        "tables": tables_json(done.tables),
+        "counts": compact(done.counts),
+        "timings_ms": compact(done.timings_ms),
+        "held": compact({name: hold.to_json() for name, hold in done.held.items()}),
+        "meaning": done.meaning,
+    }
