@@ -52,6 +52,21 @@ def plan_facts(
     if stored is None and copied is not None and (not shape or copied[0] < begin):
         begin, columns = copied
         shape = {item.name: item.type for item in columns}
+    steps, shape = _steps(told, shape, begin)
+    return _fitted(steps, rows, shape, schemas)
+
+
+def plan_told(told: Sequence[Told], stored: pa.Schema) -> Evolution:
+    """Plan what messages alone make of columns."""
+    shape = {item.name: item.type for item in stored}
+    steps, _ = _steps(told, shape, (-1, -1))
+    return Evolution(steps=tuple(steps))
+
+
+def _steps(
+    told: Sequence[Told], shape: Shape, begin: Order
+) -> tuple[list[tuple[Order, tuple[Step, ...]]], Shape]:
+    """Follow the messages from a place on; return the steps, and the columns in the end."""
     steps: list[tuple[Order, tuple[Step, ...]]] = []
     for message in sorted(told, key=lambda message: message.order):
         if message.order < begin or message.hold is not None or not shape:
@@ -60,7 +75,7 @@ def plan_facts(
         if found:
             steps.append((message.order, found))
             shape = shape_after(shape, found)
-    return _fitted(steps, rows, shape, schemas)
+    return steps, shape
 
 
 def _followed(message: Told, shape: Shape) -> tuple[Step, ...]:

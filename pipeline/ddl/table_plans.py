@@ -18,7 +18,7 @@ from lake.layout import Lake, changes_log
 from lake.table_columns import MESSAGES_TABLE, SCHEMA_TABLE, TRANSACTIONS_TABLE
 from lake.tables import Tables
 from pipeline.ddl.evolution import Planned, Told, plan
-from pipeline.ddl.fact_columns import plan_facts
+from pipeline.ddl.fact_columns import plan_facts, plan_told
 from pipeline.ddl.held_tables import Hold
 from pipeline.ddl.messages import tell
 from pipeline.ddl.steps import NOTHING, Evolution, Order
@@ -114,37 +114,54 @@ class SchemaFollower:
 
         `stored` are its columns since it stands still, `up_to` is the last END that is visible.
         """
-        messages = self.messages(source)
-        if messages is None:
-            return NOTHING
-        ended = self._tables.read(
-            self._lake.path(changes_log(source)),
-            where=(pc.field("table") == TRANSACTIONS_TABLE)
-            & pc.field("transaction_id").isin(pc.unique(messages["transaction_id"]))
-            & (pc.field("lsn") <= up_to),
-            columns=["transaction_id"],
-        )
-        fresh = frozenset(() if ended is None else ended["transaction_id"].to_pylist())
-        told = tell(messages, fresh, from_epoch=0 if any(hold.order) else hold.from_epoch)
-        own = [message for message in told.get(table, []) if message.order >= hold.order]
-        return plan_facts(own, messages.slice(0, 0), stored, self._schemas)
-
-    def messages(self, source: str) -> pa.Table | None:
-        """Read every DDL message of a source from its log."""
-        return self._tables.read(
-            self._lake.path(changes_log(source)), where=pc.field("table") == SCHEMA_TABLE
-        )
+        from_epoch = 0 if any(hold.order) else hold.from_epoch
+        behind = (hold.order, from_epoch)
+        return evolved_since(self._lake, self._tables, source, table, behind, up_to, stored)
 
     def _told(
         self, source: str, own: pa.Table | None, fresh: Container[str], from_epoch: int
     ) -> dict[str, list[Told]]:
         if own is None:
             return {}
-        messages = self.messages(source)
+        messages = _messages(self._lake, self._tables, source)
         assert messages is not None, "the log has the rows that were just read from it"
         # What comes behind the range to fold is not known yet.
         known = pc.less_equal(messages["commit_order"], pc.max(own["commit_order"]))
         return tell(messages.filter(known), fresh, from_epoch=from_epoch)
+
+
+def evolved_since(
+    lake: Lake,
+    tables: Tables,
+    source: str,
+    table: str,
+    behind: tuple[Order, int],
+    up_to: int,
+    stored: pa.Schema,
+) -> Evolution:
+    """Return what DDL made of columns that were `stored`, up to an END.
+
+    It counts from a place and an epoch on (`behind`).
+    """
+    order, from_epoch = behind
+    messages = _messages(lake, tables, source)
+    if messages is None:
+        return NOTHING
+    ended = tables.read(
+        lake.path(changes_log(source)),
+        where=(pc.field("table") == TRANSACTIONS_TABLE)
+        & pc.field("transaction_id").isin(pc.unique(messages["transaction_id"]))
+        & (pc.field("lsn") <= up_to),
+        columns=["transaction_id"],
+    )
+    fresh = frozenset(() if ended is None else ended["transaction_id"].to_pylist())
+    told = tell(messages, fresh, from_epoch=from_epoch).get(table, [])
+    return plan_told([message for message in told if message.order >= order], stored)
+
+
+def _messages(lake: Lake, tables: Tables, source: str) -> pa.Table | None:
+    """Read every DDL message of a source from its log."""
+    return tables.read(lake.path(changes_log(source)), where=pc.field("table") == SCHEMA_TABLE)
 
 
 def _of(attempts: Attempts | None, table: str) -> AbstractContextManager[None]:

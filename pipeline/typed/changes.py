@@ -120,10 +120,11 @@ class TypedChanges:
         log = self._tables.open(self._lake.path(changes_log(source)))
         if log is None or not visible.anything:
             return attempts
-        seen_at = ends_seen(self._lake, self._tables, source, visible)
+        seen_at, left_out = ends_seen(self._lake, self._tables, source, visible)
         stamp = partial(stamped, seen_at, visible, snapshot_lsn)
         # A row that was in quarantine may have been logged long after its transaction was seen.
-        where = seen(seen_at, visible, snapshot_lsn) & (pc.field("epoch") >= pending_from)
+        where = seen(seen_at, left_out, visible, snapshot_lsn)
+        where = where & (pc.field("epoch") >= pending_from)
         where, large = split(log, where, since=pending_from, most=self._most())
         rows = stamp(dataset_since(log, "epoch", pending_from).to_table(filter=where))
         messages = rows.filter(pc.equal(rows["table"], SCHEMA_TABLE))

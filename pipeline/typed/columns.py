@@ -52,11 +52,18 @@ def every(name: str) -> bool:
 class Visible:
     """For one input: at which epoch each place in its order became visible.
 
-    `places` are heads (positions) or cuts (LSNs), one per epoch, ascending.
+    `places` are heads (positions) or cuts (LSNs), one per epoch, ascending. `without` are ranges
+    (after, up to) of places that never become visible: copied rows have what was done there.
     """
 
-    def __init__(self, before: int, places: Sequence[tuple[Epoch, int]]) -> None:
+    def __init__(
+        self,
+        before: int,
+        places: Sequence[tuple[Epoch, int]],
+        without: Sequence[tuple[int, int]] = (),
+    ) -> None:
         self.before = before
+        self._without = without
         self.up_to = places[-1][1] if places else before
         self._epochs = [epoch for epoch, _ in places]
         self._places = [place for _, place in places]
@@ -70,6 +77,10 @@ class Visible:
     def after_epoch(self) -> int:
         """The epoch before the first of them."""
         return self._epochs[0] - 1 if self._epochs else 0
+
+    def leaves_out(self, place: int) -> bool:
+        """Say whether a place never becomes visible."""
+        return any(after < place <= up_to for after, up_to in self._without)
 
     def epoch_of(self, place: int) -> int:
         """Return the first epoch whose head or cut covers `place`."""

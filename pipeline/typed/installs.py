@@ -8,7 +8,7 @@ enter as deletes at the same place.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -24,6 +24,7 @@ from lake.table_columns import UTC_MICROS
 from lake.tables import TableAt, Tables
 from lake.writer import Guard, reached
 from pipeline.ddl.steps import NOTHING, Evolution, Order, apply
+from pipeline.ddl.table_plans import evolved_since
 from pipeline.ddl.table_rewrites import fit
 from pipeline.installs.install_book import Install
 from pipeline.installs.installation import generation_root
@@ -80,15 +81,19 @@ class TypedInstalls:
         *,
         event_time: str | None = None,
         evolution: Evolution = NOTHING,
+        brought_to: int = 0,
     ) -> TableAt:
         """Append the rows of an install that `epoch` took in; one commit, guarded.
 
         `event_time` names the column that holds a row's event time; without one, or where it is
-        null, a row's time is the moment at which it was read. The table has the columns that
-        `evolution` gives it already: rows that were read before a change of columns follow it.
+        null, a row's time is the moment at which it was read. The table has the columns that DDL
+        up to the END `brought_to`, and then `evolution`, gave it already: rows that were read
+        before a change of columns follow it.
         """
         name = f"typed/{install.source}.{install.table}"
         path = self._lake.path(name)
+        earlier = self.earlier(install, brought_to)
+        evolution = replace(evolution, steps=(*earlier.steps, *evolution.steps))
         shape = self._shape(install, evolution)
         table = self._tables.ensure(path, shape)
         guard = Guard(f"{name}/install/{install.id}", epoch)
@@ -106,6 +111,12 @@ class TypedInstalls:
             commit_staged(table, files, staged.schemas, guard.app_id, int(epoch))
             table.update_incremental()
         return TableAt(version=table.version(), as_of_epoch=epoch)
+
+    def earlier(self, install: Install, brought_to: int) -> Evolution:
+        """Return what DDL up to an END made of the columns that an install was read with."""
+        behind = ((min(self.places(install).values()), BEFORE_ALL), 0)
+        of, columns = (install.source, install.table), self.values(install)
+        return evolved_since(self._lake, self._tables, *of, behind, brought_to, columns)
 
     def places(self, install: Install) -> dict[int, int]:
         """Return the high number of rows by the LSN at which they were read."""
@@ -174,22 +185,34 @@ class TypedInstalls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entering:
-    """Installs that wait to enter one typed table, each with the epoch that took it in."""
+    """Installs that wait to enter one typed table, each with the epoch that took it in.
+
+    The table has the changes of transactions up to the END `brought_to`.
+    """
 
     typed: TypedInstalls
     installs: Sequence[tuple[Install, Epoch]]
     event_time: str | None = None
+    brought_to: int = 0
 
     @property
     def first(self) -> tuple[Order, pa.Schema]:
-        """Place and columns of the first one, as it was read."""
+        """Place of the first one, and the columns that its rows have before what is brought."""
         install, _ = self.installs[0]
-        return (min(self.typed.places(install).values()), BEFORE_ALL), self.typed.values(install)
+        earlier = self.typed.earlier(install, self.brought_to)
+        columns = earlier.caught_up(self.typed.values(install).empty_table()).schema
+        return (min(self.typed.places(install).values()), BEFORE_ALL), columns
 
     def enter(self, evolution: Evolution = NOTHING) -> TableAt:
         """Append all of them; see `TypedInstalls.add`."""
         at = [
-            self.typed.add(install, epoch, event_time=self.event_time, evolution=evolution)
+            self.typed.add(
+                install,
+                epoch,
+                event_time=self.event_time,
+                evolution=evolution,
+                brought_to=self.brought_to,
+            )
             for install, epoch in self.installs
         ]
         return at[-1]

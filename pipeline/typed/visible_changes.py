@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from lake.attempts import Attempts
 from lake.layout import Lake, changes_log
-from lake.table_columns import TRANSACTIONS_TABLE
+from lake.table_columns import SCHEMA_TABLE, TRANSACTIONS_TABLE
 from lake.tables import Tables
 from pipeline.current.key_buckets import Known
 from pipeline.log.large_folds import LogRows
@@ -47,8 +47,13 @@ class Bulk:
         return None if rows is None else cls(rows, stamp, since, known)
 
 
-def ends_seen(lake: Lake, tables: Tables, source: str, visible: Visible) -> dict[str, int]:
-    """Return the transactions that became visible, and the epochs in which they did."""
+def ends_seen(
+    lake: Lake, tables: Tables, source: str, visible: Visible
+) -> tuple[dict[str, int], list[str]]:
+    """Return the transactions that became visible, and the epochs in which they did.
+
+    With them those of which no more than the DDL does: copied rows have the rest.
+    """
     lsn = pc.field("lsn")
     ends = tables.read(
         lake.path(changes_log(source)),
@@ -59,7 +64,8 @@ def ends_seen(lake: Lake, tables: Tables, source: str, visible: Visible) -> dict
         since=("lsn", visible.before),
     )
     found = ends.to_pylist() if ends is not None else []
-    return {end["transaction_id"]: visible.epoch_of(end["lsn"]) for end in found}
+    left_out = [end["transaction_id"] for end in found if visible.leaves_out(end["lsn"])]
+    return {end["transaction_id"]: visible.epoch_of(end["lsn"]) for end in found}, left_out
 
 
 def readable(
@@ -88,11 +94,21 @@ def _by_table(rows: pa.Table) -> dict[str, pa.Table]:
     return {name: rows.filter(pc.equal(rows["table"], name)) for name in names}
 
 
-def seen(seen_at: Collection[str], visible: Visible, snapshot_lsn: int) -> pc.Expression:
-    """Return a filter for the rows of transactions that became visible, and of their snapshot."""
-    wanted = pc.is_in(pc.field("transaction_id"), pa.array(list(seen_at), pa.string()))
+def seen(
+    seen_at: Collection[str], left_out: Collection[str], visible: Visible, snapshot_lsn: int
+) -> pc.Expression:
+    """Return a filter for the rows of transactions that became visible, and of their snapshot.
+
+    Of those that are `left_out` it lets DDL through.
+    """
+    transaction = pc.field("transaction_id")
+    wanted = pc.is_in(transaction, pa.array(list(seen_at), pa.string()))
+    if left_out:
+        hidden = pc.is_in(transaction, pa.array(list(left_out), pa.string()))
+        wanted = wanted & (~hidden | (pc.field("table") == SCHEMA_TABLE))
     wanted = wanted & ~pc.field("snapshot")
-    if visible.before < snapshot_lsn <= visible.up_to:
+    in_range = visible.before < snapshot_lsn <= visible.up_to
+    if in_range and not visible.leaves_out(snapshot_lsn):
         is_read = pc.field("snapshot") & (pc.field("commit_order") == snapshot_lsn)
         wanted = wanted | is_read
     return wanted

@@ -33,6 +33,7 @@ from pipeline.typed.installs import Entering, TypedInstalls
 from pipeline.typed.tables import TypedTables
 from pipeline.typed.topics import typed_topic
 from projections.run.catalog import DeployedCatalog
+from projections.run.copied_over import copied_over
 from projections.run.derived_holds import covered, free, in_quarantine, own_hold
 from projections.run.derived_topics import DerivedTopics
 from projections.run.step_budget import within_budget
@@ -219,12 +220,13 @@ class DerivedTables:
                 )
                 attempts.take(found)
         progress = Progress.from_json(up_to.progress)
-        installs = self._installs(epochs)
-        entering = self._entering(installs, wanted)
+        installs, known = self._installs(epochs), [*([start] if start else []), *epochs]
+        entering = self._entering(installs, start.cuts if start else {}, wanted)
         for source in up_to.cuts:
             visible = Visible(
-                max(start.cuts.get(source, 0) if start else 0, _begun(source, installs)),
+                start.cuts.get(source, 0) if start else 0,
                 [(e.epoch, e.cuts.get(source, 0)) for e in epochs],
+                copied_over(source, installs, known, self._book.entries()) if installs else (),
             )
             with attempts.of(f"typed/{source}"):
                 found = self._typed.add_changes(
@@ -257,22 +259,24 @@ class DerivedTables:
         self._took(found, Epoch(before.epoch + 1), made, held)
 
     def _entering(
-        self, installs: Sequence[tuple[Install, Epoch]], wanted: Wanted
+        self, installs: Sequence[tuple[Install, Epoch]], cuts: Mapping[str, int], wanted: Wanted
     ) -> dict[str, Entering]:
-        """Return the installs that typed tables have to take in, by table."""
+        """Return the installs that typed tables at these cuts have to take in, by table."""
         if not installs:
             return {}
         deployment = self._deployed.deployment()
-        of: dict[str, list[tuple[Install, Epoch]]] = {}
-        times: dict[str, str | None] = {}
+        of: dict[tuple[str, str], list[tuple[Install, Epoch]]] = {}
         for install, epoch in installs:
-            name = f"typed/{install.source}.{install.table}"
-            if wanted(name):
-                of.setdefault(name, []).append((install, epoch))
-                times[name] = deployment.event_times(install.source).get(install.table)
+            if wanted(f"typed/{install.source}.{install.table}"):
+                of.setdefault((install.source, install.table), []).append((install, epoch))
         return {
-            name: Entering(typed=self._copied, installs=own, event_time=times[name])
-            for name, own in of.items()
+            f"typed/{source}.{table}": Entering(
+                typed=self._copied,
+                installs=own,
+                event_time=deployment.event_times(source).get(table),
+                brought_to=cuts.get(source, 0),
+            )
+            for (source, table), own in of.items()
         }
 
     def _staged(
@@ -331,10 +335,3 @@ class DerivedTables:
         if not taken:
             return []
         return [(i, taken[i.number]) for i in self._book.installs() if i.number in taken]
-
-
-def _begun(source: str, installs: Sequence[tuple[Install, Epoch]]) -> int:
-    """Return where a source's typed rows begin, if they begin with a copy: what was before it is
-    in the rows that were copied.
-    """
-    return min((i.lsn for i, _ in installs if i.source == source and i.releases), default=0)

@@ -1,0 +1,80 @@
+"""Facts follow DDL wherever rounds begin and end, and whatever a copy brings between them."""
+
+from __future__ import annotations
+
+import pytest
+
+from lake.layout import Lake
+from tests.support.sources.ddl_copies import Rounds, copied, end_of
+from tests.support.sources.ddl_rows import Item
+
+
+@pytest.fixture
+def item() -> Item:
+    """A table with a column `a` and one row."""
+    made = Item()
+    made.tell("describe")
+    made.add("a", "text")
+    made.write("c", 1, {2: "first"})
+    return made
+
+
+def rename(item: Item, name: str) -> None:
+    """Give the column beside the key another name."""
+    item.columns[1].name = name
+    item.tell(renamed=item.columns[1].attnum)
+
+
+def test_ddl_that_copied_rows_have_seen_is_followed_by_facts_before_them(
+    lake: Lake, item: Item
+) -> None:
+    rounds = Rounds(lake, item)
+    rounds.log()
+    rounds.bring()
+    since = end_of(len(item.log))
+    rename(item, "b")
+    item.write("u", 1, {2: "in the rows that were copied"})
+    install, up_to = copied(rounds), end_of(len(item.log))
+    item.write("u", 1, {2: "after"})
+    rounds.log()
+    rounds.bring(install, without=[(since, up_to)])
+
+    assert rounds.facts("b") == [("first",), ("in the rows that were copied",), ("after",)]
+
+
+@pytest.mark.parametrize("then_rows", [True, False])
+def test_rows_of_a_copy_follow_ddl_of_rounds_before_the_one_in_which_they_enter(
+    lake: Lake, item: Item, then_rows: bool
+) -> None:
+    rounds = Rounds(lake, item)
+    install = copied(rounds)
+    rename(item, "b")
+    item.write("u", 1, {2: "second"})
+    rounds.log()
+    rounds.bring()
+    if then_rows:
+        item.write("u", 1, {2: "third"})
+    else:
+        item.tell("create", table="else", oid=8)
+    rounds.log()
+    rounds.bring(install)
+
+    assert rounds.facts("b")[:3] == [("first",), ("first",), ("second",)]
+    assert "a" not in rounds.made_columns()
+
+
+def test_the_first_rows_of_a_table_may_be_those_of_a_copy_before_ddl_of_an_earlier_round(
+    lake: Lake, item: Item
+) -> None:
+    rounds = Rounds(lake, item)
+    item.log.pop()
+    install = copied(rounds)
+    rename(item, "b")
+    rounds.log()
+    rounds.bring()
+    rename(item, "c")
+    item.write("u", 1, {2: "second"})
+    rounds.log()
+    rounds.bring(install)
+
+    assert rounds.facts("c") == [("first",), ("second",)]
