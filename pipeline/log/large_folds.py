@@ -30,7 +30,7 @@ LARGE_ROWS = 150_000
 """More log rows of one table than that are folded in slices."""
 SLICE_ROWS = 50_000
 
-_PLANNED = ("schema_id", "key_schema_id", *NEEDED)
+_PLANNED = ("schema_id", "key_schema_id", "transaction_id", *NEEDED)
 Place = tuple[int, int]
 """`commit_order` and low number of a row: see `pipeline.order`."""
 _AT_THE_END: Place = (2**63 - 1, 0)

@@ -185,7 +185,8 @@ class TypedChanges:
         entering: Entering | None,
     ) -> TableAt | None:
         """Bring one typed table to an epoch: its columns, then its rows, in slices if `bulk`."""
-        moved = self._evolve(name, evolution, messages, epoch)
+        rows = own if bulk is None else bulk.stamp(own)
+        moved = self._evolve(name, evolution, messages, rows, epoch)
         if entering is not None:
             moved = entering.enter(evolution)
         if bulk is not None:
@@ -220,12 +221,13 @@ class TypedChanges:
         return None if handle is None else schema_of(handle)
 
     def _evolve(
-        self, name: str, evolution: Evolution, messages: pa.Table, epoch: Epoch
+        self, name: str, evolution: Evolution, messages: pa.Table, rows: pa.Table, epoch: Epoch
     ) -> TableAt | None:
         """Bring stored facts to the new columns; None where that did nothing.
 
         A crash may have left a table that has the steps up to some epoch, and not its rows. One
-        that has the rows of an epoch has its steps too: it may have begun with them.
+        that has the rows of an epoch has its steps too: it may have begun with them. What no
+        message told, the row did that comes right behind.
         """
         path = self._lake.path(name)
         table = self._tables.open(path)
@@ -233,6 +235,9 @@ class TypedChanges:
             return None
         done = max(table.transaction_version(each) or 0 for each in (name, columns_guard(name)))
         told_at = dict(zip(places_of(messages), messages[EPOCH].to_pylist(), strict=True))
+        if done and evolution.steps and any(order not in told_at for order, _ in evolution.steps):
+            places = ((high, low - 1) for high, low in places_of(rows))
+            told_at = {**dict(zip(places, rows[EPOCH].to_pylist(), strict=True)), **told_at}
         fresh = [order for order, _ in evolution.steps if told_at.get(order, epoch) > done]
         steps = evolution.all_steps(only=fresh)
         if not must_evolve(table, steps):

@@ -78,3 +78,25 @@ def test_the_first_rows_of_a_table_may_be_those_of_a_copy_before_ddl_of_an_earli
     rounds.bring(install)
 
     assert rounds.facts("c") == [("first",), ("second",)]
+
+
+@pytest.mark.parametrize("more", [True, False])
+def test_a_column_is_set_aside_once_where_a_longer_round_repeats_one_that_a_crash_ended(
+    lake: Lake, item: Item, more: bool
+) -> None:
+    rounds = Rounds(lake, item)
+    number = item.add("n", "int4")
+    item.write("u", 1, {2: "second", 3: 5})
+    rounds.log()
+    rounds.bring()
+    item.drop(number)
+    item.add("n", "text")
+    item.write("u", 1, {2: "third", 4: "77"})
+    rounds.log()
+    before = rounds.bring(noted=False)
+    if more:
+        item.write("u", 1, {2: "fourth", 4: "seven"})
+        rounds.log()
+    rounds.bring(before=before)
+
+    assert rounds.facts("n", "n__int32")[1:3] == [(None, 5), ("77", None)]
