@@ -39,9 +39,10 @@ SCHEMA = pa.schema(
         ("held", pa.string()),
         ("topics", pa.string()),
         ("meaning", pa.string()),
+        ("standing", pa.string()),
     ]
 )
-"""`installs`, `held`, `topics`, `meaning` came later: rows without took, held and know none."""
+"""From `installs` on they came later: rows without took, held and know none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,14 +93,16 @@ class Committed:
 class Projected:
     """A projection's table (or another derived one) after a run up to `epoch`.
 
-    `held` are derived tables that do not have the epoch; `tables` has none of them. `meaning` is
-    that of the query which made all rows of a projection; empty where there is no such one.
+    `held` are derived tables that do not have the epoch: `tables` has none of them, `standing` has
+    their versions of before. `meaning` is that of the query which made all rows of a projection;
+    empty where there is no such one.
     """
 
     epoch: Epoch
     name: str
     tables: Mapping[str, TableAt]
     held: Mapping[str, Hold] = field(default_factory=dict)
+    standing: Mapping[str, TableAt] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
     timings_ms: Mapping[str, float] = field(default_factory=dict)
     meaning: str = ""
@@ -204,6 +207,7 @@ def projected_of(row: Mapping[str, object]) -> Projected:
         counts=json.loads(str(row["counts"])),
         timings_ms=json.loads(str(row["timings_ms"])),
         held=_held(row),
+        standing=_tables_at(row.get("standing") or "{}"),
         meaning=str(row.get("meaning") or ""),
     )
 
@@ -218,5 +222,6 @@ def projected_row(done: Projected) -> dict[str, object]:
         "counts": compact(done.counts),
         "timings_ms": compact(done.timings_ms),
         "held": compact({name: hold.to_json() for name, hold in done.held.items()}),
+        "standing": tables_json(done.standing),
         "meaning": done.meaning,
     }

@@ -88,7 +88,7 @@ class DerivedTables:
         run = self._manifest.projected().get(TYPED)
         if run is None:
             return Brought(epoch=Epoch(0), tables={})
-        return Brought(epoch=run.epoch, tables=run.tables, held=run.held)
+        return Brought(epoch=run.epoch, tables={**run.standing, **run.tables}, held=run.held)
 
     def at_last(self) -> Brought:
         """Return how far typed tables came in this process. Reads nothing, for any thread."""
@@ -134,8 +134,9 @@ class DerivedTables:
         made = {n: at if covered(n, held) else self._as_now(n, at) for n, at in made.items()}
         changed = made != dict(before.tables) or held != dict(before.held)
         if changed or up_to.epoch > before.epoch:
-            own = {name: at for name, at in made.items() if not covered(name, held)}
-            done = Projected(epoch=up_to.epoch, name=TYPED, tables=own, held=held)
+            still = {name: at for name, at in made.items() if covered(name, held)}
+            own = {name: at for name, at in made.items() if name not in still}
+            done = Projected(epoch=up_to.epoch, name=TYPED, tables=own, held=held, standing=still)
             self._manifest.project(done, again=up_to.epoch == before.epoch)
         self._brought = replace(now, tables=made)
         return self._brought
