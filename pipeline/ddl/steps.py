@@ -165,7 +165,7 @@ def apply(rows: pa.Table, steps: Iterable[Step]) -> pa.Table:
                 column = pa.repeat(pa.scalar(value, kind), n) if n else pa.array([], kind)
                 # A dropped column may have had that name but for letter case.
                 before = _called(rows, name)
-                rows = _exact_called(rows, dict.fromkeys(before))
+                rows = _marks_called(rows, dict.fromkeys(before))
                 rows = rows.drop_columns([each for each in before if each != name])
                 rows = _put(rows, name, pa.chunked_array([column]))
             case Renamed(old, new):
@@ -251,27 +251,29 @@ def _renamed(rows: pa.Table, old: str, new: str) -> pa.Table:
         return rows
     # A dropped column had that name before: its values are in the log.
     gone = [name for name in _called(rows, new) if name != old]
-    rows = _exact_called(rows, {**dict.fromkeys(gone), old: new})
-    rows = rows.drop_columns(gone).rename_columns({old: new})
-    if UNCHANGED not in rows.schema.names:
-        return rows
-    named = [
-        None if names is None else [new if name == old else name for name in names]
-        for names in rows[UNCHANGED].to_pylist()
-    ]
-    return _put(rows, UNCHANGED, pa.chunked_array([pa.array(named, pa.list_(pa.string()))]))
+    rows = _marks_called(rows, {**dict.fromkeys(gone), old: new})
+    return rows.drop_columns(gone).rename_columns({old: new})
 
 
 def _set_aside(rows: pa.Table, name: str, aside: str) -> pa.Table:
-    rows = _exact_called(rows, {name: aside})
+    rows = _marks_called(rows, {name: aside})
     values = rows[name]
     if aside in rows.schema.names:
         values = pc.coalesce(rows[aside], values)
     return _put(rows.drop_columns([name]), aside, values)
 
 
-def _exact_called(rows: pa.Table, called: Mapping[str, str | None]) -> pa.Table:
-    """Let `_exact` call columns as they are called from now on; None: their values are gone."""
+def _marks_called(rows: pa.Table, called: Mapping[str, str | None]) -> pa.Table:
+    """Let what marks values call their columns as these are called from now on.
+
+    None: the values are gone. `_exact` has texts of some, `__unchanged` names those left alone.
+    """
+    if UNCHANGED in rows.schema.names and called:
+        named = [
+            names and [now for name in names if (now := called.get(name, name)) is not None]
+            for names in rows[UNCHANGED].to_pylist()
+        ]
+        rows = _put(rows, UNCHANGED, pa.chunked_array([pa.array(named, pa.list_(pa.string()))]))
     if EXACT not in rows.schema.names or not called:
         return rows
     exact = [text and renamed_exact(text, called) for text in rows[EXACT].to_pylist()]
