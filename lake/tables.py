@@ -217,6 +217,16 @@ def columns_guard(name: str) -> str:
     return f"{name}/columns"
 
 
+def rewritten_guard(name: str) -> str:
+    """Return the app id under which rows that a table had got other values, or other names."""
+    return f"{columns_guard(name)}/rewritten"
+
+
+def outlived_guard(name: str) -> str:
+    """Return the app id under which an epoch takes in what came before a TRUNCATE of its own."""
+    return f"{name}/outlived"
+
+
 def cleared_guard(name: str) -> str:
     """Return the app id under which an epoch marks rows deleted that a TRUNCATE took."""
     return f"{name}/cleared"

@@ -30,6 +30,8 @@ _SPAN = 2**42
 """Bytes of WAL that may lie between a change and the commit before its transaction: 4 TiB."""
 _MASK = 2**_BITS - 1
 
+BEFORE_ALL = -1
+"""Low number of a row that a copy read: before all rows of the next transaction."""
 NEEDED = ("commit_order", "lsn", "total_order", "snapshot", "operation")
 
 

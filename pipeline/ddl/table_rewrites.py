@@ -77,9 +77,17 @@ def _fitted(stored: pa.Schema, rows: pa.Table, widen: Widen) -> tuple[list[Step]
     return steps, rows
 
 
-def evolve(tables: Tables, path: str, steps: Sequence[Step], guard: Guard | None) -> bool:
+def evolve(
+    tables: Tables,
+    path: str,
+    steps: Sequence[Step],
+    guard: Guard | None,
+    *,
+    rewritten: str | None = None,
+) -> bool:
     """Apply steps to all rows of a table, once per guard; return whether it had to write.
 
+    Where rows that are there change, the commit takes the guard's epoch for `rewritten`, too.
     Memory is that of a few batches. Raises `LeaseLost` when another writer committed under the
     same app id meanwhile, `Unavailable` when storage fails.
     """
@@ -92,7 +100,8 @@ def evolve(tables: Tables, path: str, steps: Sequence[Step], guard: Guard | None
     if not rewrites and after == before:
         return False
     app_id, epoch = (path, Epoch(0)) if guard is None else (guard.app_id, guard.epoch)
-    properties = CommitProperties() if guard is None else guarded(app_id, epoch)
+    also = [(rewritten, epoch)] if rewritten is not None and rewrites else []
+    properties = CommitProperties() if guard is None else guarded(app_id, epoch, also=also)
     with committing(table, app_id, epoch, f"writing {path} with new columns"):
         if rewrites:
             rows = pa.RecordBatchReader.from_batches(after, _rows(table, steps, after))

@@ -71,14 +71,20 @@ class DriverFold:
         found = self._rows(name, [fold.within], room)
         if found is None:
             raise NotFound(f"{name} vanished while it was read")
+        if fold.known_again and fold.history.by_row:
+            again = self._rows(name, [*fold.known_again], room)
+            found = found if again is None else pa.concat_tables([found, again])
         named = found.rename_columns([*map(history_column, found.schema.names)])
         return _fitted(named, fold.incoming)
 
     def _truncates(self, fold: HistoryFold, room: _Room) -> pa.Table | None:
         if not fold.truncated or fold.history.truncates is None:
             return None
-        found = self._rows(fold.history.truncates, [fold.within], room)
-        return None if found is None else found.filter(pc.equal(found["table"], fold.history.table))
+        parts: list[list[Condition]] = [[fold.within], [*fold.known_again]]
+        found = [self._rows(fold.history.truncates, part, room) for part in parts if part]
+        rows = [part for part in found if part is not None]
+        own = pc.field("table") == fold.history.table
+        return pa.concat_tables(rows).filter(own) if rows else None
 
     def _stored(self, fold: HistoryFold, incoming: pa.Table, room: _Room) -> pa.Table:
         """Return every stored version of a touched key, and others."""

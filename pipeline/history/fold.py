@@ -33,6 +33,8 @@ class HistoryFold:
 
     `history` and `incoming`, the columns of the typed table, are named as in the history. Rows
     came `within` some epochs. `anew`: what is stored does not count. `truncated`: TRUNCATEs came.
+    `behind` is the first place of copied rows among what came: what was committed behind it may
+    have come before them, and is to be known again.
     """
 
     history: HistoryOf
@@ -41,6 +43,15 @@ class HistoryFold:
     epoch: Epoch
     anew: bool
     truncated: bool = False
+    behind: int | None = None
+
+    @property
+    def known_again(self) -> tuple[Range, ...]:
+        """Conditions on what was committed behind copied rows, and came before; none for none."""
+        if self.behind is None:
+            return ()
+        earlier = Range(column="_epoch", lower=0, upper=self.within.lower)
+        return earlier, Range(column="_seq_hi", lower=self.behind, upper=None)
 
     @property
     def columns(self) -> tuple[str, ...]:

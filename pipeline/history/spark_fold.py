@@ -54,6 +54,9 @@ class SparkFold:
         incoming = self._frames.frame(self._lake.path(name), fold.within)
         if incoming is None:
             raise NotFound(f"{name} vanished while it was read")
+        if fold.known_again and fold.history.by_row:
+            again = self._frames.frame(self._lake.path(name), *fold.known_again)
+            incoming = incoming if again is None else incoming.unionByName(again)
         # Only those that change: an alias for each column doubles what Spark says of their
         # constraints. The longer name first: it is what the shorter one becomes.
         for name in sorted(incoming.columns, key=len, reverse=True):
@@ -74,7 +77,10 @@ class SparkFold:
     def _truncates(self, fold: HistoryFold) -> DataFrame:
         found = None
         if fold.truncated and fold.history.truncates is not None:
-            found = self._frames.frame(self._lake.path(fold.history.truncates), fold.within)
+            path = self._lake.path(fold.history.truncates)
+            found = self._frames.frame(path, fold.within)
+            again = self._frames.frame(path, *fold.known_again) if fold.known_again else None
+            found = found.unionByName(again) if found is not None and again is not None else found
         if found is None:
             return self._spark.table("history_in").limit(0)
         return found.filter(found["table"] == fold.history.table)

@@ -28,6 +28,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from kernel import failpoints
@@ -38,12 +39,13 @@ from lake.datasets import schema_of
 from lake.layout import Lake
 from lake.ranges import Range
 from lake.spark_writer import SparkWriter
-from lake.tables import TableAt, Tables, greatest
+from lake.tables import TableAt, Tables, greatest, rewritten_guard
 from lake.writer import OP, ArrowWriter, Guard
 from pipeline.history.driver_fold import DriverFold
 from pipeline.history.fold import CAME_LATER, HistoryFold
 from pipeline.history.shape import VALID_FROM, HistoryOf, history_column, outgrown
 from pipeline.history.spark_fold import BOUNDED_BYTES, SparkFold
+from pipeline.order import BEFORE_ALL
 
 DRIVER_BYTES = 32 * 2**20
 """What this process takes in for one fold unless it is told otherwise."""
@@ -77,8 +79,9 @@ class HistoryTables:
 
         The table's cursor is its own guard: one commit, guarded by the epoch, and none where
         nothing came. Rows that do not change are not written. A history that has no cursor, or
-        whose columns its typed table has outgrown, is replaced, columns included. None where
-        there is no typed table yet. Raises `InvalidRequest` for a table without a key.
+        whose columns its typed table has outgrown or called otherwise since, is replaced, columns
+        included. None where there is no typed table yet. Raises `InvalidRequest` for a table
+        without a key.
         """
         if not history.key:
             raise InvalidRequest(
@@ -92,18 +95,23 @@ class HistoryTables:
         done = history.cursor(stored)
         typed = schema_of(source)
         anew = stored is None or done is None or outgrown(schema_of(stored), typed)
+        renamed = source.transaction_version(rewritten_guard(history.typed)) or 0
+        anew = anew or renamed > (done or 0)
         cleared = self._newest(history.truncates) if history.truncates else 0
         newest = max(self._newest(history.typed), cleared)
         if stored is not None and done is not None and newest <= done and not anew:
             return TableAt(version=stored.version(), as_of_epoch=epoch)
         after = 0 if anew or done is None else done
+        within = Range(column="_epoch", lower=after + 1, upper=epoch + 1)
+        behind = None if anew or history.records else self._copied_at(history.typed, within, after)
         fold = HistoryFold(
             history=history.named_as_kept(),
             incoming=_incoming(typed),
-            within=Range(column="_epoch", lower=after + 1, upper=epoch + 1),
+            within=within,
             epoch=epoch,
             anew=anew,
-            truncated=cleared > after,
+            truncated=cleared > after or self._cleared_behind(history, behind),
+            behind=behind,
         )
         return TableAt(version=self._commit(fold), as_of_epoch=epoch)
 
@@ -143,6 +151,26 @@ class HistoryTables:
         """Return the newest epoch that any row of a table has."""
         table = self._tables.open(self._lake.path(name))
         return (greatest(table, "_epoch") or 0) if table is not None else 0
+
+    def _copied_at(self, name: str, within: Range, after: int) -> int | None:
+        """Return the first place of rows that a copy read, among those that came; None for none.
+
+        What was committed behind it may have come before them.
+        """
+        came = (pc.field("_epoch") >= within.lower) & (pc.field("_epoch") < within.upper)
+        where = came & (pc.field("_seq_lo") == BEFORE_ALL)
+        path, since = self._lake.path(name), ("_epoch", after + 1)
+        rows = self._tables.read(path, where=where, columns=["_seq_hi"], since=since)
+        found: int | None = None if rows is None else pc.min(rows["_seq_hi"]).as_py()
+        return found
+
+    def _cleared_behind(self, history: HistoryOf, place: int | None) -> bool:
+        """Say whether a TRUNCATE of the table was committed behind a place."""
+        if place is None or history.truncates is None:
+            return False
+        where = (pc.field("table") == history.table) & (pc.field("_seq_hi") >= place)
+        rows = self._tables.read(self._lake.path(history.truncates), where=where, columns=["table"])
+        return rows is not None and rows.num_rows > 0
 
 
 def _incoming(typed: pa.Schema) -> pa.Schema:

@@ -20,7 +20,7 @@ from lake.datasets import dataset_since, schema_of
 from lake.executor_tasks import Executors
 from lake.layout import Lake, changes_log
 from lake.table_columns import SCHEMA_TABLE
-from lake.tables import TableAt, Tables, columns_guard
+from lake.tables import TableAt, Tables, columns_guard, rewritten_guard
 from lake.writer import ArrowWriter, Guard, reached
 from pipeline.current.key_buckets import BucketPart, Known, gone_through
 from pipeline.ddl.held_tables import Hold
@@ -123,9 +123,8 @@ class TypedChanges:
         seen_at, left_out = ends_seen(self._lake, self._tables, source, visible)
         stamp = partial(stamped, seen_at, visible, snapshot_lsn)
         # A row that was in quarantine may have been logged long after its transaction was seen.
-        where = seen(seen_at, left_out, visible, snapshot_lsn)
-        where = where & (pc.field("epoch") >= pending_from)
-        where, large = split(log, where, since=pending_from, most=self._most())
+        own = seen(seen_at, left_out, visible, snapshot_lsn) & (pc.field("epoch") >= pending_from)
+        where, large = split(log, own, since=pending_from, most=self._most())
         rows = stamp(dataset_since(log, "epoch", pending_from).to_table(filter=where))
         messages = rows.filter(pc.equal(rows["table"], SCHEMA_TABLE))
         rows = rows.filter(pc.invert(pc.starts_with(rows["table"], "_")))
@@ -242,7 +241,8 @@ class TypedChanges:
         steps = evolution.all_steps(only=fresh)
         if not must_evolve(table, steps):
             return None
-        evolve(self._tables, path, steps, Guard(columns_guard(name), epoch))
+        guard = Guard(columns_guard(name), epoch)
+        evolve(self._tables, path, steps, guard, rewritten=rewritten_guard(name))
         table = self._tables.open(path)
         assert table is not None, "it was there before"
         return TableAt(version=table.version(), as_of_epoch=epoch)

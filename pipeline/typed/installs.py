@@ -32,6 +32,7 @@ from pipeline.installs.staging import CHUNK, text_rows
 from pipeline.installs.staging import LSN as READ_AT
 from pipeline.installs.vanished_keys import gone_keys
 from pipeline.log.committed_changes import CommittedChanges
+from pipeline.order import BEFORE_ALL
 from pipeline.typed.columns import (
     EPOCH,
     INGESTED_AT,
@@ -46,9 +47,6 @@ from pipeline.typed.columns import (
 from schemas.pg_exact import EXACT
 from schemas.pg_text import text_to_lake
 from schemas.records import Operation
-
-BEFORE_ALL = -1
-"""Place of a row that a later snapshot read: before all rows of the next transaction."""
 
 _HIDDEN = pa.schema(
     [
