@@ -26,7 +26,7 @@ from lake.datasets import dataset_of, schema_of
 from lake.executor_tasks import Executors, Task
 from lake.layers import tail_name, whole
 from lake.layout import Lake, current_name
-from lake.tables import TableAt, Tables, cleared_guard, columns_guard
+from lake.tables import TableAt, Tables, cleared_guard, columns_guard, outlived_guard
 from lake.writer import OP, UPSERT, ArrowWriter, Guard, reached
 from pipeline.current.key_buckets import BucketPart, Known, gone_through
 from pipeline.current.key_files import SHARES
@@ -38,7 +38,15 @@ from pipeline.current.warm_bases import KeptBases
 from pipeline.ddl.steps import NOTHING, Evolution
 from pipeline.ddl.table_rewrites import evolve, must_evolve
 from pipeline.ddl.unchanged_values import any_of, rows_of_keys
-from pipeline.log.large_folds import SLICE_ROWS, LogRows, after, holds_rows, last_truncate, slices
+from pipeline.log.large_folds import (
+    SLICE_ROWS,
+    LogRows,
+    after,
+    before,
+    holds_rows,
+    last_truncate,
+    slices,
+)
 from pipeline.order import places_of
 from schemas.records import Operation
 from schemas.registry import SchemaLookup
@@ -104,13 +112,15 @@ class CurrentTables:
         if rest.num_rows == 0 and not truncated and not evolved:
             return {}
         soft = self._soft(source, table)
+        newest = NewestImages(schemas=self._schemas, evolution=evolution, soft=soft)
         if truncated:
+            if soft:
+                self._outlive(path, name, before_truncate(changes), newest, epoch)
             self._clear(path, name, guard, last=rest.num_rows == 0, soft=soft)
         if rest.num_rows == 0:
             handle = self._tables.open(path)
             return {} if handle is None else self._at(name, handle.version(), epoch)
         stored = partial(self._stored, name, truncated and not soft)
-        newest = NewestImages(schemas=self._schemas, evolution=evolution, soft=soft)
         rows, keys = newest.of(rest, stored)
         if truncated and not soft:
             kept = rows.filter(pc.equal(rows[OP], UPSERT)).drop_columns([OP])
@@ -142,12 +152,14 @@ class CurrentTables:
             return self._at(name, handle.version(), epoch)
         evolved = bool(evolution) and self._evolve(name, path, evolution, epoch)
         soft = self._soft(source, table)
+        images = NewestImages(schemas=self._schemas, evolution=evolution, soft=soft)
         cleared = last_truncate(rows)
         if cleared is not None:
+            if soft:
+                self._outlive_large(staging, rows.narrowed(before(cleared)), images, name, epoch)
             rows = rows.narrowed(after(cleared))
             self._clear(path, name, guard, last=False, soft=soft)
         gone = cleared is not None and not soft
-        images = NewestImages(schemas=self._schemas, evolution=evolution, soft=soft)
         keys = self._stage(staging, rows, images, name, gone=gone)
         if not keys:
             self._clear(path, name, guard, last=True, soft=soft)
@@ -315,6 +327,30 @@ class CurrentTables:
             known = whole(known, tail, self.tails.keys(name))
         return rows_of_keys(known, wanted)
 
+    def _outlive(
+        self, path: str, name: str, rows: pa.Table, newest: NewestImages, epoch: Epoch
+    ) -> None:
+        """Take in what came before a TRUNCATE: a table that keeps deleted rows keeps it, marked."""
+        guard, handle = Guard(outlived_guard(name), epoch), self._tables.open(path)
+        if rows.num_rows and not reached(handle, guard):
+            self.tails.settle(name)
+            images, keys = newest.of(rows, partial(self._stored, name, False))
+            self._writer.merge(path, images, guard, keys=keys)
+
+    def _outlive_large(
+        self, staging: ImageStaging, rows: LogRows, images: NewestImages, name: str, epoch: Epoch
+    ) -> None:
+        """Do as `_outlive`, with rows that are not to be in memory at once."""
+        path, guard = self._lake.path(name), Guard(outlived_guard(name), epoch)
+        if reached(self._tables.open(path), guard):
+            return
+        self.tails.settle(name)
+        keys = self._stage(staging, rows, images, name, gone=False)
+        if keys:
+            replace = not holds_rows(self._tables, path)
+            self.merge_staged(path, staging.path, guard, keys, replace=replace)
+            staging.remove()
+
     def _clear(self, path: str, name: str, guard: Guard, *, last: bool, soft: bool) -> None:
         """Take a TRUNCATE in; only where nothing follows it (`last`) does it carry the guard."""
         self.tails.settle(name)
@@ -326,6 +362,14 @@ class CurrentTables:
             self._writer.mark_all(path, DELETED, marked)
         elif last:
             self._writer.overwrite(path, schema_of(handle).empty_table(), guard)
+
+
+def before_truncate(changes: pa.Table) -> pa.Table:
+    """Return the row changes that came before the last TRUNCATE among the rows."""
+    is_truncate = pc.equal(changes["operation"], Operation.TRUNCATE.value)
+    last = max(places_of(changes.filter(is_truncate)))
+    rows = changes.filter(pc.invert(is_truncate))
+    return rows.filter(pa.array([place < last for place in places_of(rows)], pa.bool_()))
 
 
 def after_truncate(changes: pa.Table) -> tuple[bool, pa.Table]:

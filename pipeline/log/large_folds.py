@@ -141,6 +141,11 @@ def last_truncate(rows: LogRows) -> tuple[int, int] | None:
     return max(places_of(found), default=None)
 
 
+def before(place: tuple[int, int]) -> pc.Expression:
+    """Return a filter for the row changes that came before the TRUNCATE at a place."""
+    return ~after(place) & (pc.field("operation") != Operation.TRUNCATE.value)
+
+
 def after(place: tuple[int, int]) -> pc.Expression:
     """Return a filter for the row changes that came after a place; none of a snapshot did."""
     high = pc.field("commit_order")
