@@ -94,11 +94,18 @@ class BulkInstalls:
         return {entry.source for entry in self._bound(numbers) if entry.kind == INSTALL}
 
     def take(
-        self, source: str, numbers: Collection[int], progress: Progress, epoch: Epoch
+        self,
+        source: str,
+        numbers: Collection[int],
+        progress: Progress,
+        epoch: Epoch,
+        *,
+        stands_at: int,
     ) -> TakenInstalls:
         """Install whole tables that are due, and release the source's cut where they do.
 
-        Call it when the cut has advanced, before the epoch's changes are folded.
+        Call it when the cut has advanced, before the epoch's changes are folded: tables are as of
+        the cut `stands_at`.
         """
         cut, taken = progress.cut(source), TakenInstalls()
         due = [install for install in self._installs(source, numbers) if install.lsn <= cut.reached]
@@ -113,7 +120,8 @@ class BulkInstalls:
             try:
                 self._quarantine.refuse_older(install, progress)
                 held = progress.held.get(source, {}).get(install.table)
-                taken.tables |= self._installer.replace(install, ends, epoch, held)
+                done = self._installer.replace(install, ends, epoch, held, stands_at=stands_at)
+                taken.tables |= done
             except InstallDeclined as reason:
                 self._decline(install, reason, progress)
                 continue

@@ -104,7 +104,7 @@ class Folding:
             progress.cuts[source] = ready[0]
             self._hold_lacking(source, progress, cut.lsn, ready[1].lacks, epoch, last)
             ready = ready[0], ready[1].with_(self._resumed(source, progress, epoch, last))
-            taken = self.bulk.take(source, installs, progress, epoch)
+            taken = self.bulk.take(source, installs, progress, epoch, stands_at=cut.lsn)
             self.bulk.strand(source, installs, progress, epoch)
             at |= taken.tables
             at |= self._fold_source(source, progress, ready[1], epoch, taken.replaced)

@@ -34,14 +34,17 @@ from pipeline.current.newest_images import DELETED
 from pipeline.current.tables import CurrentTables
 from pipeline.current.tail import FoldPolicy
 from pipeline.ddl.held_tables import Hold
-from pipeline.ddl.table_plans import SchemaFollower
+from pipeline.ddl.steps import Evolution
+from pipeline.ddl.table_plans import SchemaFollower, evolved_since
 from pipeline.ddl.unchanged_values import rows_without_keys
 from pipeline.installs.install_book import Install
 from pipeline.installs.staging import GenerationLake, generation_folder, generation_lake
 from pipeline.installs.vanished_keys import Vanished
 from pipeline.log.committed_changes import CommittedChanges, EndsBetween, Slice
 from pipeline.log.large_folds import slices
+from pipeline.order import BEFORE_ALL
 from schemas.key_ranges import KeyRange, lake_filter, ordered_key
+from schemas.pg_types import lake_type
 from schemas.registry import SchemaLookup
 
 MOST_MENDED_ROWS = 500_000
@@ -69,14 +72,20 @@ class Installer:
     most_mended: int = MOST_MENDED_ROWS
 
     def replace(
-        self, install: Install, ends: EndsBetween, epoch: Epoch, held: Hold | None = None
+        self,
+        install: Install,
+        ends: EndsBetween,
+        epoch: Epoch,
+        held: Hold | None = None,
+        *,
+        stands_at: int = 0,
     ) -> dict[str, TableAt]:
         """Make the staged rows, with the changes of `ends`, the table; one commit.
 
         The table has everything of the epoch then, as if it had been folded. `held` says since when
-        it stands still, if it does. `ends` begin at the first LSN of the chunks. Raises
-        `InstallDeclined` when DDL behind them cannot be followed, or when chunks of several LSNs
-        cannot be brought together.
+        it stands still, if it does; else it is as of the cut `stands_at`. `ends` begin at the first
+        LSN of the chunks. Raises `InstallDeclined` when DDL behind them cannot be followed, or when
+        chunks of several LSNs cannot be brought together.
         """
         name = current_name(install.source, install.table)
         path, guard = self.lake.path(name), Guard(name, epoch)
@@ -85,8 +94,17 @@ class Installer:
             self.current.settle(install.source, install.table)
             stable = self.tables.open(path)
             built = self._built(install)
-            called = {} if stable is None else self._called(install, held, stable)
-            gone = Vanished(self.lake, self.tables, self.schemas, install, called=called)
+            stands = Hold(order=(stands_at, BEFORE_ALL), reason="it was not folded yet")
+            gone = Vanished(
+                self.lake,
+                self.tables,
+                self.schemas,
+                install,
+                called={}
+                if stable is None
+                else self._called(install, held or stands, stable, ends),
+                since=self._evolved(install, ends),
+            )
             self._bring(install, ends, touched=None if stable is None else gone.touched)
             built.update_incremental()
             if stable is not None:
@@ -102,15 +120,23 @@ class Installer:
         at = {name: TableAt(version=done.version(), as_of_epoch=epoch)}
         return at | self.current.tails.clear(name, epoch)
 
-    def _called(self, install: Install, held: Hold | None, stable: DeltaTable) -> dict[str, str]:
-        """Return the names that columns of a table that stands still had when it was copied."""
-        if held is None:
-            return {}
+    def _called(
+        self, install: Install, stands: Hold, stable: DeltaTable, ends: EndsBetween
+    ) -> dict[str, str]:
+        """Return the names of now of the table's columns, where they were other ones."""
         stored = schema_of(stable)
         follower = SchemaFollower(self.lake, self.tables, self.schemas)
-        since = follower.since(install.source, install.table, held, install.lsn, stored)
+        since = follower.since(install.source, install.table, stands, ends.up_to, stored)
         names = zip(stored.names, since.names_after(stored.names, _BEFORE_ALL), strict=True)
         return {old: new for old, new in names if new != old}
+
+    def _evolved(self, install: Install, ends: EndsBetween) -> Evolution:
+        """Return what DDL behind the first place that was read did to the columns of a copy."""
+        log = CommittedChanges(self.lake, self.tables)
+        behind = (log.last_end(install.source, ends.after), BEFORE_ALL), 0
+        columns = pa.schema([(each.lake_name, lake_type(each)) for each in install.columns])
+        of = install.source, install.table
+        return evolved_since(self.lake, self.tables, *of, behind, ends.up_to, columns)
 
     def _bring(
         self, install: Install, ends: EndsBetween, touched: Callable[[pa.Table], None] | None

@@ -21,8 +21,10 @@ from lake.layout import Lake
 from lake.tables import Tables
 from lake.writer import Guard, reached
 from pipeline.current.newest_images import DELETED
+from pipeline.ddl.steps import NOTHING, Evolution
 from pipeline.ddl.table_rewrites import fit
 from pipeline.installs.install_book import Install
+from pipeline.order import places_of
 from schemas.columns import decode_rows
 from schemas.identifiers import duckdb_name
 from schemas.registry import SchemaLookup
@@ -48,13 +50,16 @@ class Vanished:
         install: Install,
         *,
         called: Mapping[str, str] | None = None,
+        since: Evolution = NOTHING,
     ) -> None:
-        """`called` are new names of columns of a table that stood still while they were renamed.
+        """`called` are the names of now of columns that the table has by older ones.
 
-        What was captured has its keys by the names of before.
+        What was captured may have its keys by the names of before, too. `since` is what DDL did to
+        columns after they were read.
         """
-        self._called = called or {}
-        self._keys = [self._called.get(key, key) for key in install.keys]
+        self._called, self._since = called or {}, since
+        keys = since.names_after(install.keys, (-1, -1))
+        self._keys = [self._called.get(key, key) for key in keys]
         self._path = lake.path(gone_log(install.source, install.table))
         self._tables = tables
         self._schemas = schemas
@@ -68,6 +73,8 @@ class Vanished:
             part = keyed.filter(pc.equal(keyed["key_schema_id"], schema_id))
             schema = self._schemas.schema(schema_id)
             keys = decode_rows(part["key"].to_pylist(), schema, "self")
+            names = self._since.names_after(keys.schema.names, min(places_of(part)))
+            keys = keys.rename_columns([*names])
             if set(self._keys) <= set(keys.schema.names):
                 keys = keys.select(self._keys)
                 self._touched.append(keys.group_by(self._keys).aggregate([]))

@@ -14,6 +14,8 @@ from lake.tables import Tables
 from pipeline.installs.install_book import ALL, Install
 from pipeline.installs.vanished_keys import Vanished, gone_keys
 from schemas.registry import MemoryRegistry
+from tests.support.lake.followed_item import NAME, FollowedItem
+from tests.support.sources.ddl_copies import copied
 
 TABLE = "public.orders"
 
@@ -54,3 +56,51 @@ def test_a_key_that_was_renamed_while_its_table_stood_still_vanishes(
     assert rows is not None
     marked = [row for row in rows.to_pylist() if row["_deleted"]]
     assert marked == ([{"number": 89, "said": "b", "_deleted": True}] if soft else [])
+
+
+@pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.parametrize("renamed", ["before", "after", "apart"])
+def test_a_key_that_is_renamed_while_its_table_is_copied_vanishes(
+    lake: Lake, soft: bool, renamed: str
+) -> None:
+    followed = FollowedItem(lake, soft=soft)
+    item = followed.item
+    item.tell("describe")
+    for key in (1, 2, 3):
+        item.write("c", key)
+    followed.epoch()
+    item.write("d", 2)
+    followed.epoch()
+    followed.bring()
+    table = followed.tables.open(lake.path(NAME))
+    assert table is not None
+    strange = {"id": [7], **({"_deleted": [False]} if soft else {})}
+    shape = followed.tables.columns(lake.path(NAME), table.version())
+    write_deltalake(table, pa.table(strange).cast(shape), mode="append")
+    if renamed == "before":
+        install = rename_key(followed)
+    else:
+        install = copied(followed, soft=soft)
+        item.write("d", 3)
+        rename_key(followed)
+    if renamed == "apart":
+        followed.epoch()
+    item.write("u", 1)
+    followed.announce(install)
+    followed.epoch()
+    assert not followed.bring().held
+
+    rows = followed.tables.read(lake.path(NAME))
+    assert rows is not None
+    alive = [row["number"] for row in rows.to_pylist() if not row.get("_deleted")]
+    assert sorted(alive) == [row["number"] for row in item.expected()]
+    assert rows.num_rows == (4 if soft else len(alive))
+    ends = [key for operation, key in followed.facts("_operation", "number") if operation == "d"]
+    assert sorted(map(str, ends)) == ["2", *(["3"] if renamed != "before" else []), "7"]
+
+
+def rename_key(followed: FollowedItem) -> Install:
+    """Give the key another name; copy the table then."""
+    followed.item.columns[0].name = "number"
+    followed.item.tell(renamed=1)
+    return copied(followed, soft=followed.soft)

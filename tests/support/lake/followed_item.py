@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, cast
 
 from pyspark.sql import SparkSession
@@ -12,7 +13,9 @@ from lake.layers import read_whole
 from lake.layout import Lake, current_name
 from lake.table_columns import SCHEMA_TABLE
 from lake.tables import Tables
+from pipeline.commit.ingest import Ingest
 from pipeline.commit.manifest import Committed
+from pipeline.current.tables import CurrentTables
 from pipeline.history.shape import HistoryOf
 from pipeline.history.tables import HistoryTables
 from pipeline.installs.install_book import Install, InstallBook
@@ -21,7 +24,7 @@ from pipeline.typed.tables import TypedTables
 from projections.run.derived_tables import Brought, DerivedTables
 from schemas.registry import MemoryRegistry
 from tests.support.lake.handmade import NoSpark
-from tests.support.lake.ingested import BatchedLake
+from tests.support.lake.ingested import BatchedLake, SilentBroker
 from tests.support.sources.ddl_copies import TYPED, ended
 from tests.support.sources.ddl_rows import SOURCE, START, TABLE, Item
 
@@ -45,6 +48,7 @@ class FollowedItem(BatchedLake):
     lake: Lake
     item: Item = field(default_factory=Item)
     histories: Sequence[HistoryOf] = ()
+    soft: bool = False
     logged: int = 0
     batch: list[dict[str, Any]] = field(default_factory=list)
 
@@ -54,6 +58,20 @@ class FollowedItem(BatchedLake):
         begun = {"kind": "snapshot", "counts": '{"rows": 0}', "lsn": 0, "source": SOURCE}
         self.batch = [{**begun, "topic": NOTES, "partition": 0, "offset": 0, "recorded_at": START}]
         self.between({}, {NOTES: {"0": 1}})
+
+    def made_ingest(self) -> Ingest:
+        current = CurrentTables(
+            self.lake, self.tables, self.registry, soft_deletes=lambda *_: self.soft
+        )
+        return Ingest(
+            self.lake,
+            self.tables,
+            self.manifest,
+            self.registry,
+            lateness=lambda _: timedelta(0),
+            broker=SilentBroker(),
+            current=current,
+        )
 
     def restart(self) -> None:
         """Begin as a new process would: from the manifest."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -42,14 +43,21 @@ def ended(entry: Mapping[str, object]) -> dict[str, object]:
     }
 
 
-def copied(folding: Folding, *, soft: bool = False) -> Install:
+class Copied(Protocol):
+    """A source made by hand, and the lake that it is brought to."""
+
+    lake: Lake
+    item: Item
+
+
+def copied(of: Copied, *, soft: bool = False) -> Install:
     """Read the source's table as it is, and stage it."""
-    item, lsn = folding.item, end_of(len(folding.item.log)) + 1
+    item, lsn = of.item, end_of(len(of.item.log)) + 1
     columns = tuple(
         SourceColumn(name=c.name, type=c.type, not_null=c.attnum == 1) for c in item.columns
     )
     staging = Staging(
-        folding.lake, id="i1", source=SOURCE, table=TABLE, columns=columns, soft_deletes=soft
+        of.lake, id="i1", source=SOURCE, table=TABLE, columns=columns, soft_deletes=soft
     )
     shape = pa.schema([(c.lake_name, pa.string()) for c in columns])
     rows = [
