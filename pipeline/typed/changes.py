@@ -30,6 +30,7 @@ from pipeline.ddl.table_rewrites import evolve, fit, must_evolve
 from pipeline.ddl.unchanged_values import Stored
 from pipeline.log.large_folds import LARGE_ROWS, SLICE_ROWS, LogRows, slices, split
 from pipeline.order import low_of, places_of
+from pipeline.typed.between_copies import facts_around
 from pipeline.typed.columns import (
     EPOCH,
     INGESTED_AT,
@@ -113,8 +114,7 @@ class TypedChanges:
         for a table that is new from path and version of its rows as they were copied (`staged`),
         or for one that stands still (`held`) from its facts. `brought` gives those of the typed
         tables (None: as they are). What is `entering`, by typed table, enters those that have rows
-        or DDL between the two: it may have been read before or after a change of columns. Only
-        tables `wanted` are touched.
+        or DDL between the two: columns may change around it. Only tables `wanted` are touched.
         """
         attempts = Attempts()
         log = self._tables.open(self._lake.path(changes_log(source)))
@@ -122,7 +122,7 @@ class TypedChanges:
             return attempts
         seen_at, left_out = ends_seen(self._lake, self._tables, source, visible)
         stamp = partial(stamped, seen_at, visible, snapshot_lsn)
-        # A row that was in quarantine may have been logged long after its transaction was seen.
+        # A row out of quarantine may have been logged long after its transaction was seen.
         own = seen(seen_at, left_out, visible, snapshot_lsn) & (pc.field("epoch") >= pending_from)
         where, large = split(log, own, since=pending_from, most=self._most())
         rows = stamp(dataset_since(log, "epoch", pending_from).to_table(filter=where))
@@ -142,10 +142,11 @@ class TypedChanges:
                 with attempts.of(name):
                     of = f"current/{source}.{table}", name, current, staged
                     place = (source, table, held[table], visible.up_to) if table in held else None
-                    stored, known = self._last_known(*of, evolution, place)
-                    bulk = Bulk.of(large.get(table), stamp, visible.after_epoch, known)
-                    enter = entering.get(name)
-                    moved = self._bring(name, own, stored, evolution, messages, epoch, bulk, enter)
+                    since, enter = visible.after_epoch, entering.get(name)
+                    stored, known = self._last_known(*of, evolution, place, since)
+                    bulk = Bulk.of(large.get(table), stamp, since, None if enter else known)
+                    copies = None if enter is None else (enter, since)
+                    moved = self._bring(name, own, stored, evolution, messages, epoch, bulk, copies)
                     attempts.done |= {} if moved is None else {name: moved}
         failed = {f"typed/{source}.{table}": error for table, error in named.failed.items()}
         attempts.failed |= {name: error for name, error in failed.items() if wanted(name)}
@@ -159,10 +160,12 @@ class TypedChanges:
         staged: Mapping[str, tuple[str, int]],
         evolution: Evolution,
         stands: tuple[str, str, Hold, int] | None,
+        up_to: int,
     ) -> tuple[Stored, Callable[[], Known | None] | None]:
         """Return what finds last known rows by key, and what gives all of them where that can be.
 
-        Those of a table that stands still are among its facts, else as the table stands there.
+        Those of a table that stands still are among its facts up to an epoch, else as the table
+        stands there.
         """
         if stands is None:
             stored = partial(self._last.stored, name, typed, current, staged)
@@ -170,7 +173,8 @@ class TypedChanges:
             return partial(stored, partial(planned, evolution)), known
         since = partial(self._follower.since, *stands)
         older = partial(self._last.stored, name, typed, current, staged, since)
-        return partial(self._last.last_facts, typed, 0, older), None
+        before = pc.field(EPOCH) <= up_to
+        return partial(self._last.last_facts, typed, 0, older, where=before), None
 
     def _bring(
         self,
@@ -181,20 +185,26 @@ class TypedChanges:
         messages: pa.Table,
         epoch: Epoch,
         bulk: Bulk | None,
-        entering: Entering | None,
+        copies: tuple[Entering, int] | None,
     ) -> TableAt | None:
-        """Bring one typed table to an epoch: its columns, then its rows, in slices if `bulk`."""
+        """Bring one typed table to an epoch: its columns, then its rows, in slices if `bulk`.
+
+        With `copies` that come since an epoch these enter first.
+        """
         rows = own if bulk is None else bulk.stamp(own)
         moved = self._evolve(name, evolution, messages, rows, epoch)
-        if entering is not None:
-            moved = entering.enter(evolution)
+        if copies is not None:
+            moved = copies[0].enter(evolution)
         if bulk is not None:
             return self._append_large(name, bulk, stored, evolution, epoch) or moved
-        return (
-            self._append(name, self._images(own, stored, evolution)[0], epoch)
-            if own.num_rows
-            else moved
-        )
+        if own.num_rows == 0:
+            return moved
+        if copies is None:
+            return self._append(name, self._images(own, stored, evolution)[0], epoch)
+        made = partial(self._images, evolution=evolution)
+        read = partial(self._last.copied_at, name, copies[1])
+        images = facts_around(own, copies[0].places, stored, made, read)
+        return self._append(name, images, epoch)
 
     def _truncated(
         self, source: str, parts: Collection[pa.Table], epoch: Epoch

@@ -201,6 +201,11 @@ class Entering:
         columns = earlier.caught_up(self.typed.values(install).empty_table()).schema
         return (min(self.typed.places(install).values()), BEFORE_ALL), columns
 
+    @property
+    def places(self) -> list[int]:
+        """Where in the source's order rows were read."""
+        return [at for i, _ in self.installs for at in self.typed.places(i).values()]
+
     def enter(self, evolution: Evolution = NOTHING) -> TableAt:
         """Append all of them; see `TypedInstalls.add`."""
         at = [

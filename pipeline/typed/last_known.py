@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,6 +19,7 @@ from pipeline.ddl.table_plans import Evolving
 from pipeline.ddl.table_rewrites import joined
 from pipeline.ddl.unchanged_values import Stored, any_of, rows_of_keys, rows_without_keys
 from pipeline.log.images import newest_per_key
+from pipeline.order import BEFORE_ALL
 from pipeline.typed.columns import EPOCH, OPERATION, SEQ_HI, SEQ_LO
 from schemas.records import Operation
 from schemas.widening import common_type
@@ -73,14 +75,24 @@ class LastKnown:
             rows = read_whole(self._lake, self._tables, name, at=current, where=where)
         return rows_of_keys(None if rows is None else evolving(columns).caught_up(rows), wanted)
 
+    def copied_at(self, name: str, after: int, high: int, before: Stored) -> Stored:
+        """Return what finds rows as a copy read them that came since an epoch, by its place."""
+        read = (pc.field(SEQ_HI) == high) & (pc.field(SEQ_LO) == BEFORE_ALL)
+        return partial(self.last_facts, name, after, before, where=read)
+
     def last_facts(
-        self, name: str, after: int, before: Stored, wanted: pa.Table
+        self,
+        name: str,
+        after: int,
+        before: Stored,
+        wanted: pa.Table,
+        *,
+        where: pc.Expression | None = None,
     ) -> pa.Table | None:
         """Find last known rows among the facts since an epoch, else where `before` finds them."""
         older = before(wanted)
-        rows = self._tables.read(
-            self._lake.path(name), where=any_of(wanted) & (pc.field(EPOCH) > after)
-        )
+        own = any_of(wanted) & (pc.field(EPOCH) > after)
+        rows = self._tables.read(self._lake.path(name), where=own if where is None else own & where)
         own = rows_of_keys(rows, wanted)
         if own is None or own.num_rows == 0:
             return older
