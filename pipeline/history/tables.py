@@ -36,6 +36,7 @@ from kernel.errors import BeyondThisProcess, InvalidRequest
 from kernel.positions import DeltaVersion, Epoch
 from lake.collecting import FOLDED_HISTORY, collected
 from lake.datasets import schema_of
+from lake.guarded_commits import mark_of
 from lake.layout import Lake
 from lake.ranges import Range
 from lake.spark_writer import SparkWriter
@@ -95,7 +96,7 @@ class HistoryTables:
         done = history.cursor(stored)
         typed = schema_of(source)
         anew = stored is None or done is None or outgrown(schema_of(stored), typed)
-        renamed = source.transaction_version(rewritten_guard(history.typed)) or 0
+        renamed = mark_of(source, rewritten_guard(history.typed)) or 0
         anew = anew or renamed > (done or 0)
         cleared = self._newest(history.truncates) if history.truncates else 0
         newest = max(self._newest(history.typed), cleared)

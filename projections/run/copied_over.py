@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernel.positions import Epoch
-from pipeline.commit.manifest import Committed
+from pipeline.commit.manifest_rows import Committed
 from pipeline.installs.install_book import HOLD, Install, InstallEntry
 from pipeline.position.progress import Progress
 

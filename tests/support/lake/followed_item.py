@@ -14,7 +14,7 @@ from lake.layout import Lake, current_name
 from lake.table_columns import SCHEMA_TABLE
 from lake.tables import Tables
 from pipeline.commit.ingest import Ingest
-from pipeline.commit.manifest import Committed
+from pipeline.commit.manifest_rows import Committed
 from pipeline.current.tables import CurrentTables
 from pipeline.history.shape import HistoryOf
 from pipeline.history.tables import HistoryTables
