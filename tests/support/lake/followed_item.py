@@ -22,6 +22,7 @@ from pipeline.installs.install_book import Install, InstallBook
 from pipeline.typed.columns import truncates_name
 from pipeline.typed.tables import TypedTables
 from projections.run.derived_tables import Brought, DerivedTables
+from schemas.lake_columns import captured_column
 from schemas.registry import MemoryRegistry
 from tests.support.lake.handmade import NoSpark
 from tests.support.lake.ingested import BatchedLake, SilentBroker
@@ -114,10 +115,11 @@ class FollowedItem(BatchedLake):
         return sorted(found, key=lambda row: int(str(row[key])))
 
     def facts(self, *names: str) -> list[tuple[object, ...]]:
-        """Return the values of the facts, in the source's order."""
+        """Return the values of the facts, in the source's order and that of their keys."""
         rows = Tables().read(self.lake.path(TYPED))
         assert rows is not None
-        rows = rows.sort_by([("_seq_hi", "ascending"), ("_seq_lo", "ascending")])
+        key = captured_column(self.item.columns[0].name)
+        rows = rows.sort_by([(name, "ascending") for name in ("_seq_hi", "_seq_lo", key)])
         return [tuple(row[name] for name in names) for row in rows.to_pylist()]
 
     @staticmethod

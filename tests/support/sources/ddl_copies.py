@@ -50,14 +50,14 @@ class Copied(Protocol):
     item: Item
 
 
-def copied(of: Copied, *, soft: bool = False) -> Install:
+def copied(of: Copied, *, soft: bool = False, id_: str = "i1") -> Install:
     """Read the source's table as it is, and stage it."""
     item, lsn = of.item, end_of(len(of.item.log)) + 1
     columns = tuple(
         SourceColumn(name=c.name, type=c.type, not_null=c.attnum == 1) for c in item.columns
     )
     staging = Staging(
-        of.lake, id="i1", source=SOURCE, table=TABLE, columns=columns, soft_deletes=soft
+        of.lake, id=id_, source=SOURCE, table=TABLE, columns=columns, soft_deletes=soft
     )
     shape = pa.schema([(c.lake_name, pa.string()) for c in columns])
     rows = [
@@ -66,7 +66,7 @@ def copied(of: Copied, *, soft: bool = False) -> Install:
     ]
     staging.stage(0, lsn, [pa.Table.from_pylist(rows, shape)])
     return Install(
-        id="i1",
+        id=id_,
         source=SOURCE,
         table=TABLE,
         kind=ALL,
