@@ -17,7 +17,7 @@ from lake.storage import place_of
 _PARTITION = "partition."
 _FOOTERS = 100_000
 """Files of which is remembered whether they have texts as views."""
-_seen_views: dict[tuple[str | None, str], bool] = {}
+_seen_views: dict[tuple[str, str], bool] = {}
 _PLAIN = {"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
 """Reader features that do not change what a file's rows are."""
 
@@ -214,15 +214,17 @@ def _have_views(fragments: Iterable[ds.Fragment]) -> bool:
 
 def _has_views(part: ds.Fragment) -> bool:
     """Say whether a file has texts as views. It never changes, so its footer is read once."""
-    place = getattr(part.filesystem, "base_path", None), part.path
-    known = _seen_views.get(place)
-    if known is None:
-        known = any(_is_view(field.type) for field in part.physical_schema)
-        if place[0] is not None:
-            if len(_seen_views) >= _FOOTERS:
-                _seen_views.clear()
-            _seen_views[place] = known
-    return known
+    place = None
+    if isinstance(part, ds.FileFragment) and isinstance(part.filesystem, fs.SubTreeFileSystem):
+        place = part.filesystem.base_path, part.path
+        if place in _seen_views:
+            return _seen_views[place]
+    found = any(_is_view(field.type) for field in part.physical_schema)
+    if place is not None:
+        if len(_seen_views) >= _FOOTERS:
+            _seen_views.clear()
+        _seen_views[place] = found
+    return found
 
 
 def _is_text(kind: pa.DataType) -> bool:
