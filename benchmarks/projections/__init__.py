@@ -11,7 +11,7 @@ import json
 import subprocess
 import sys
 from argparse import ArgumentParser
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,9 @@ from benchmarks.harness import Context, Figures, whole_numbers
 from benchmarks.projections.freshness import freshness, rounds
 from benchmarks.projections.queries import CATEGORY, TYPE, statements
 from lake.layout import Lake
+from lake.tables import Tables
+from projections.run.catalog import DeployedCatalog
+from projections.run.targets import live_target
 from stack.status import process_of
 from stack.workspace import Workspace
 
@@ -73,8 +76,9 @@ def run(context: Context) -> Figures:
             stack.settled()
             spent = {part: now - before[part] for part, now in stack.cpu_s().items()}
             window = {"began": load["began"], "ended": load["ended"]}
-            figures, own = freshness(stack.lake, stack.store, [*declared], **window)
-            figures |= rounds(stack.lake, [*declared], **window)
+            apps = stack.apps(declared)
+            figures, own = freshness(stack.lake, stack.store, apps, **window)
+            figures |= rounds(stack.lake, apps.values(), **window)
         context.progress(f"    {title}: " + ", ".join(f"{n} {v:,.0f}" for n, v in figures.items()))
         context.notes[f"{title}_{context.repetition}_p95_ms_by_projection"] = own
         figures["events_per_s"] = load["events_per_s"]
@@ -114,6 +118,11 @@ class _Stack:
         )
         figures: dict[str, float] = json.loads(ended.stdout)
         return figures
+
+    def apps(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the app ids of the live generations of projections, by name."""
+        deployed = DeployedCatalog(self.lake, Tables()).deployment().projections
+        return {n: live_target(self.lake, n, deployed[n][0].generation).app_id for n in names}
 
     def penstock(self, *words: str) -> None:
         """Run a command on its workspace."""

@@ -8,7 +8,7 @@ event's own moment is that of its append, as PostgreSQL says. Both clocks are th
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,10 +23,11 @@ SHARES = ((0.5, "p50"), (0.95, "p95"), (0.99, "p99"))
 
 
 def freshness(
-    lake: Lake, store: str, names: Sequence[str], *, began: float, ended: float
+    lake: Lake, store: str, apps: Mapping[str, str], *, began: float, ended: float
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Return quantiles in milliseconds over events x projections, and each one's p95 by name.
 
+    `apps` are the app ids of the projections' generations, by name.
     `log`: append to the log's commit; `name` and `path`: from there to the projection; `source`:
     append to the projection by name. `not_seen` counts events that a projection does not have.
     """
@@ -43,8 +44,7 @@ def freshness(
     ages: dict[str, list[float]] = {"log": [], "name": [], "path": [], "source": []}
     own: dict[str, float] = {}
     not_seen = 0
-    for name in names:
-        app = f"projection/{name}/g1"
+    for name, app in apps.items():
         noted = commits_of(lake, "epochs", f"epochs/{app}")
         written = commits_of(lake, f"projection/{name}", app)
         here: list[float] = []
@@ -71,19 +71,18 @@ def freshness(
     return figures, own
 
 
-def rounds(lake: Lake, names: Sequence[str], *, began: float, ended: float) -> dict[str, float]:
+def rounds(lake: Lake, apps: Collection[str], *, began: float, ended: float) -> dict[str, float]:
     """Return how many runs of a projection there were, and the median milliseconds of one."""
     found = dataset_of(DeltaTable(lake.epochs)).to_table(
         columns=["name", "timings_ms", "at"], filter=pc.field("kind") == PROJECTION
     )
-    apps = {f"projection/{name}/g1" for name in names}
     taken = [
         _run_ms(row["timings_ms"])
         for row in found.to_pylist()
         if row["name"] in apps and began <= row["at"].timestamp() <= ended
     ]
     return {
-        "runs_per_projection": len(taken) / max(1, len(names)),
+        "runs_per_projection": len(taken) / max(1, len(apps)),
         "run_p50_ms": quantile(sorted(taken), 0.5),
         "run_p95_ms": quantile(sorted(taken), 0.95),
     }
