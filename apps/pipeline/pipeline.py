@@ -69,7 +69,7 @@ log = logging.getLogger("penstock.pipeline")
 
 PROJECTIONS = "projections"
 """What their loop, its pool and its jobs are called in Spark."""
-IDLE_S, _GAP_LOOKS = 0.1, 20
+IDLE_S, _SELDOM, _GAP_LOOKS = 0.1, 5, 20
 PAUSES_S = (0.5, 1.0, 2.0, 5.0, 10.0)
 
 
@@ -228,7 +228,7 @@ class Pipeline:
             self._lake,
             self._tables,
             self._registry,
-            soft_deletes=lambda source, table: _keeps_deleted(deployment, source, table),
+            soft_deletes=deployment.keeps_deleted,
             large=large_merge(self._spark, self._tables, self._executors.tasks),
             policy=FoldPolicy(freshness_s=self._settings.number("lake.fold_freshness_ms") / 1000),
             beside=MergeBeside(),
@@ -296,7 +296,7 @@ class Pipeline:
         except Unavailable as waiting:
             self.gaps = told(runs.gaps)
             self.ingest = PartState("waiting", waiting.message)
-            self.stopping.wait(IDLE_S * 5)
+            self.stopping.wait(IDLE_S * _SELDOM)
             return True
         self.ingest = PartState("running")
         try:
@@ -308,7 +308,10 @@ class Pipeline:
         return True
 
     def _watch(self, runs: LaneRuns, ingest: Ingest, deployment: Deployment) -> None:
-        """Look at what a run waits for, until it ends or has to: the topology changed, say."""
+        """Look at what a run waits for, until it ends or has to: the topology changed, say.
+
+        Tables are opened for it at every fifth look only: that takes milliseconds each.
+        """
         looks = 0
         while not self.stopping.is_set():
             looks += 1
@@ -316,14 +319,15 @@ class Pipeline:
                 runs.look()
                 self.gaps, self._reading = told(runs.gaps), runs.together
                 recovered = runs.gaps and looks % _GAP_LOOKS == 0 and self._reading.recovered()
-                if recovered or self._moved(deployment):
+                if recovered or (looks % _SELDOM == 1 and self._moved(deployment)):
                     break
                 held = ingest.waiting_for()
                 stuck = ingest.stuck() | {s: poisoned(t) for s, t in ingest.poisoned().items()}
                 self._stuck.look(held, ingest.last.cuts if ingest.last else {}, stuck)
             if self.ingest.state == "running":
                 self.ingest.reason = "; ".join(f"{s}: {r}" for s, r in held.items()) or None
-            runs.together.decide()
+            if looks % _SELDOM == 1:
+                runs.together.decide()
             time.sleep(IDLE_S)
 
     def _moved(self, deployment: Deployment) -> bool:
@@ -392,8 +396,3 @@ class Pipeline:
                 log.error("projections: %s", self.projections.reason, exc_info=error)
                 stop.wait(PAUSES_S[min(failures, len(PAUSES_S) - 1)])
                 failures += 1
-
-
-def _keeps_deleted(deployment: Deployment, source: str, table: str) -> bool:
-    captured = deployment.captured(source, table)
-    return captured is not None and captured.soft_deletes

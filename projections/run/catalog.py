@@ -104,6 +104,11 @@ class Deployment:
         """Return what is declared for a captured table; None when it is not captured (any more)."""
         return self.captures.get(source, {}).get(table)
 
+    def keeps_deleted(self, source: str, table: str) -> bool:
+        """Say whether a captured table keeps its deleted rows, marked."""
+        captured = self.captured(source, table)
+        return captured is not None and captured.soft_deletes
+
     def histories(self) -> list[str]:
         """Return the captured tables whose history was asked for, as `<source>.<table>`."""
         return [
