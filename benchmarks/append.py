@@ -80,6 +80,20 @@ def serving(workspace: Path, *options: str) -> Iterator[tuple[str, str]]:
         penstock("down", workspace)
 
 
+@contextmanager
+def whole_stack(folder: Path, ports: str) -> Iterator[tuple[Path, tuple[str, str]]]:
+    """Run a stack with every part, from a lowest port on; yield its workspace, URL and token."""
+    # PostgreSQL runs as a user of its own, who must be able to pass these folders.
+    folder.chmod(0o711)
+    workspace = folder / "stack"
+    workspace.mkdir(mode=0o711)
+    try:
+        with serving(workspace, "--port-base", ports) as service:
+            yield workspace, service
+    finally:
+        penstock("reset", workspace, "--yes")
+
+
 def penstock(command: str, workspace: Path, *options: str) -> None:
     """Run a command on a workspace."""
     program = Path(sys.executable).with_name("penstock")

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import psutil
 
 from apps.settings import DEFAULTS
-from benchmarks.append import CONNECTIONS, loaded, penstock, serving
+from benchmarks.append import CONNECTIONS, loaded, whole_stack
 from benchmarks.eventstore.cost import cpu_seconds
 from benchmarks.harness import Context, Figures
 from kernel.errors import Unavailable
@@ -109,24 +109,17 @@ class _Stack:
 
 @contextmanager
 def _stack(context: Context) -> Iterator[_Stack]:
-    # PostgreSQL runs as a user of its own, who must be able to pass these folders.
-    context.folder.chmod(0o711)
-    path = context.folder / "stack"
-    path.mkdir(mode=0o711)
-    try:
-        with serving(path, "--port-base", context.options.precedence_ports) as service:
-            workspace = Workspace.at(path)
-            found = {name: process_of(workspace, name) for name in _STOPPED}
-            stack = _Stack(
-                service=service,
-                processes={name: pid for name, pid in found.items() if pid is not None},
-                niceness=_default(),
-            )
-            # Tables are made by the first events, and what is compiled by running is.
-            loaded(service, connections=CONNECTIONS, events=1, seconds=_WARM_S)
-            yield stack
-    finally:
-        penstock("reset", path, "--yes")
+    with whole_stack(context.folder, context.options.precedence_ports) as (path, service):
+        workspace = Workspace.at(path)
+        found = {name: process_of(workspace, name) for name in _STOPPED}
+        stack = _Stack(
+            service=service,
+            processes={name: pid for name, pid in found.items() if pid is not None},
+            niceness=_default(),
+        )
+        # Tables are made by the first events, and what is compiled by running is.
+        loaded(service, connections=CONNECTIONS, events=1, seconds=_WARM_S)
+        yield stack
 
 
 def _tree(pid: int) -> list[psutil.Process]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from apps.settings import load
-from benchmarks.append import penstock, serving
+from benchmarks.append import whole_stack
 from benchmarks.eventstore.cost import cpu_seconds
 from benchmarks.harness import Context, Figures, whole_numbers
 from benchmarks.projections.freshness import freshness, rounds
@@ -155,15 +155,8 @@ class _Stack:
 
 @contextmanager
 def _stack(context: Context) -> Iterator[_Stack]:
-    # PostgreSQL runs as a user of its own, who must be able to pass these folders.
-    context.folder.chmod(0o711)
-    path = context.folder / "stack"
-    path.mkdir(mode=0o711)
-    try:
-        with serving(path, "--port-base", context.options.projections_ports) as service:
-            stack = _Stack(path, service)
-            stack.penstock("append", f"{CATEGORY}-0", TYPE, json.dumps(_EVENT))
-            stack.settled()
-            yield stack
-    finally:
-        penstock("reset", path, "--yes")
+    with whole_stack(context.folder, context.options.projections_ports) as running:
+        stack = _Stack(*running)
+        stack.penstock("append", f"{CATEGORY}-0", TYPE, json.dumps(_EVENT))
+        stack.settled()
+        yield stack

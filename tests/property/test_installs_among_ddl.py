@@ -10,25 +10,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernel.positions import Epoch
 from lake.layout import Lake
-from lake.table_columns import TRANSACTIONS_TABLE
-from lake.tables import TableAt, Tables
-from pipeline.installs.install_book import ALL, Install
-from pipeline.installs.staging import Staging
+from lake.tables import Tables
+from pipeline.installs.install_book import Install
 from pipeline.typed.changes import TypedChanges
 from pipeline.typed.columns import Visible
 from pipeline.typed.installs import Entering, TypedInstalls
 from schemas.lake_columns import captured_column
-from schemas.pg_types import SourceColumn
 from tests.support.services.tier import examples
-from tests.support.sources.ddl_rows import SOURCE, START, TABLE, Column, Folding, Item
+from tests.support.sources.ddl_copies import TYPED, Rounds, copied, ended
+from tests.support.sources.ddl_rows import SOURCE, Column, Item
 
-TYPED = f"typed/{SOURCE}.{TABLE}"
 Fact = Mapping[int, object]
 """Values of a row by attnum, as they were when it was written or read."""
 
@@ -37,12 +33,12 @@ Fact = Mapping[int, object]
 class History:
     """A source under DDL, the facts that it has to leave behind, and a copy amid them."""
 
+    lake: Lake
     item: Item = field(default_factory=Item)
     facts: list[Fact] = field(default_factory=list)
     read_behind: int = 0
     """Entries of the log behind which the copy read."""
-    columns: tuple[SourceColumn, ...] = ()
-    copied: list[dict[str, str | None]] = field(default_factory=list)
+    copy: Install | None = None
 
     def write(self, operation: str, key: int) -> None:
         """Write a row whose values tell where they were written."""
@@ -59,13 +55,8 @@ class History:
     def read(self) -> None:
         """Copy the table as it is."""
         self.read_behind = len(self.item.log)
-        self.columns = tuple(
-            SourceColumn(name=c.name, type=c.type, not_null=c.attnum == 1)
-            for c in self.item.columns
-        )
+        self.copy = copied(self)
         for key, row in sorted(self.item.rows.items()):
-            own = {captured_column(c.name): row.get(c.attnum) for c in self.item.columns}
-            self.copied.append({n: None if v is None else str(v) for n, v in own.items()})
             self.facts.append({1: key, **{c.attnum: row.get(c.attnum) for c in self.others}})
 
     def alter(self, data: st.DataObject) -> None:
@@ -90,9 +81,9 @@ class History:
                 self.item.drop(data.draw(st.sampled_from(others)))
 
 
-def drawn(data: st.DataObject) -> History:
+def drawn(data: st.DataObject, lake: Lake) -> History:
     """Draw a history of some changes, rows and DDL, with a copy amid them."""
-    history = History()
+    history = History(lake)
     history.item.tell("describe")
     history.item.add("c2", "text")
     history.write("c", 1)
@@ -108,10 +99,10 @@ def drawn(data: st.DataObject) -> History:
     return history
 
 
-class Bringing(Folding):
+class Bringing(Rounds):
     """Brings epochs, and the copy with the one in which it is due, to the typed table."""
 
-    def bring(self, history: History, start: int, cuts: Sequence[int]) -> None:
+    def bring_up_to(self, history: History, start: int, cuts: Sequence[int]) -> None:
         """Make epochs of the log from entry `start` up to each of the cuts; bring all at once."""
         before = self.made()
         epochs: list[tuple[Epoch, int]] = []
@@ -122,7 +113,8 @@ class Bringing(Folding):
             epochs.append((Epoch(self.epoch), end * 10 + 5))
             if first < history.read_behind <= end:
                 typed = TypedInstalls(self.lake, self.tables)
-                install = (self.staged(history), Epoch(self.epoch))
+                assert history.copy is not None
+                install = (history.copy, Epoch(self.epoch))
                 entering = {TYPED: Entering(typed=typed, installs=[install])}
         # A repetition finds what the attempt before it left, and does nothing.
         for tables in (Tables(), Tables()):
@@ -138,61 +130,22 @@ class Bringing(Folding):
             )
             assert not found.failed, found.failed
 
-    def made(self) -> dict[str, TableAt]:
-        """Return the version of the table as it is."""
-        table = Tables().open(self.lake.path(TYPED))
-        return {} if table is None else {TYPED: TableAt(version=table.version(), as_of_epoch=0)}
-
-    def staged(self, history: History) -> Install:
-        """Stage what the copy read."""
-        lsn = history.read_behind * 10 + 6
-        columns = history.columns
-        staging = Staging(self.lake, id="i1", source=SOURCE, table=TABLE, columns=columns)
-        shape = pa.schema([(c.lake_name, pa.string()) for c in columns])
-        staging.stage(0, lsn, [pa.Table.from_pylist(history.copied, shape)])
-        return Install(
-            id="i1",
-            source=SOURCE,
-            table=TABLE,
-            kind=ALL,
-            low=None,
-            high=None,
-            lsn=lsn,
-            columns=columns,
-            keys=("id",),
-            rows=len(history.copied),
-            read_at=START,
-            lsns=(lsn,),
-        )
-
-
-def ended(entry: Mapping[str, object]) -> dict[str, object]:
-    """Return the END of the transaction of a log entry."""
-    number = int(str(entry["transaction_id"]))
-    return {
-        "table": TRANSACTIONS_TABLE,
-        "transaction_id": entry["transaction_id"],
-        "lsn": number * 10 + 5,
-        "committed_at": START,
-        "counts": "{}",
-    }
-
 
 @settings(max_examples=examples(5, matrix=150))
 @given(st.data())
 def test_p4_rows_of_a_copy_follow_the_columns_that_changed_after_they_were_read(
     data: st.DataObject,
 ) -> None:
-    history = drawn(data)
-    item, end = history.item, len(history.item.log)
-    cuts = sorted(data.draw(st.sets(st.integers(1, end), max_size=3)) | {end})
-    rounds = data.draw(st.integers(0, len(cuts) - 1))
     with tempfile.TemporaryDirectory() as folder:
-        bringing = Bringing(Lake.at(Path(folder)), item)
+        history = drawn(data, Lake.at(Path(folder)))
+        item, end = history.item, len(history.item.log)
+        cuts = sorted(data.draw(st.sets(st.integers(1, end), max_size=3)) | {end})
+        rounds = data.draw(st.integers(0, len(cuts) - 1))
+        bringing = Bringing(history.lake, item)
         if rounds:
-            bringing.bring(history, 0, cuts[:rounds])
-        bringing.bring(history, cuts[rounds - 1] if rounds else 0, cuts[rounds:])
-        rows = Tables().read(bringing.lake.path(TYPED))
+            bringing.bring_up_to(history, 0, cuts[:rounds])
+        bringing.bring_up_to(history, cuts[rounds - 1] if rounds else 0, cuts[rounds:])
+        rows = Tables().read(history.lake.path(TYPED))
     assert rows is not None
     found = rows.sort_by([("_seq_hi", "ascending"), ("_seq_lo", "ascending")]).to_pylist()
     names = {column.attnum: captured_column(column.name) for column in item.columns}
