@@ -45,12 +45,13 @@ class Walk:
 
     data: st.DataObject
     lake: Lake
-    history: History = field(default_factory=History)
+    history: History = field(init=False)
     facts: list[Placed] = field(default_factory=list)
     staged: list[Install] = field(default_factory=list)
     copies: int = 0
 
     def __post_init__(self) -> None:
+        self.history = History(self.lake)
         self.item = self.history.item
         self.followed = FollowedItem(self.lake, item=self.item, histories=[HISTORY])
         self.item.tell("describe")
