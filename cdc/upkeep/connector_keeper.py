@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Mapping
 
 import psycopg
@@ -43,6 +44,9 @@ STEADY_LOOKS = 30
 moment after each start runs at most looks."""
 FAILING = 3
 """So many failures without a steady time between them make it one that fails over and over."""
+BEGUN_S, BEGUN_LOOK_S = 1.0, 0.1
+"""How long, and how often, to look whether a restart has begun. Kafka Connect answers before it
+carries one out, which takes longer while its workers meet anew."""
 LOOKS = "keeper"
 """Stands for all connectors, when they cannot be looked after."""
 
@@ -61,6 +65,7 @@ class ConnectorKeeper:
         self._failures: dict[str, int] = {}
         self._crashes: dict[str, int] = {}
         self._reasons: dict[str, str] = {}
+        self._asked: dict[str, str | None] = {}
         self._steady: dict[str, int] = {}
         self._wait: dict[str, float] = {}
         self._sources: tuple[Source, ...] = ()
@@ -132,12 +137,8 @@ class ConnectorKeeper:
             else:
                 status = connect.status(f"{self._site.name}-{name}")
                 if status.failed:
-                    refuse_too_large(status)
-                    connect.restart(status.name)
-                    raise Unavailable(
-                        f"{status.name} failed and is restarted: {status.cause}",
-                        connector=status.name,
-                    )
+                    self._restart(name, status, connect)
+                self._asked.pop(name, None)
         except NotFound as error:
             self._ensured.pop(name, None)
             self._note(name, error)
@@ -146,6 +147,26 @@ class ConnectorKeeper:
         else:
             self._runs(name)
             self.states[name] = status.connector.lower()
+
+    def _restart(self, name: str, status: ConnectorStatus, connect: ConnectClient) -> None:
+        """Restart what failed, and raise `Unavailable`, which is a crash only the first time.
+
+        What is still failed because Connect has not come to the restart has not crashed again.
+        """
+        refuse_too_large(status)
+        connect.restart(status.name)
+        text = f"{status.name} failed and is restarted: {status.cause}"
+        waits = name in self._asked and self._asked[name] == status.cause
+        self._asked[name] = status.cause
+        limit = time.monotonic() + BEGUN_S
+        while time.monotonic() < limit:
+            if not connect.status(status.name).failed:
+                del self._asked[name]
+                break
+            time.sleep(BEGUN_LOOK_S)
+        if waits and self._failures.get(name, 0) < len(PAUSES_S):
+            raise Unavailable(text)
+        raise Unavailable(text, connector=status.name)
 
     def _look_at(self, name: str, source: Source | None, connect: ConnectClient) -> object:
         """Watch the slot; return what decides on the connector.

@@ -14,7 +14,8 @@ from apps.settings import load
 from cdc.capture import CaptureStatus
 from cdc.connect import ConnectClient, ConnectorStatus
 from cdc.slots import unreadable
-from cdc.upkeep.connector_keeper import STEADY_LOOKS, ConnectorKeeper
+from cdc.upkeep import connector_keeper
+from cdc.upkeep.connector_keeper import FAILING, PAUSES_S, STEADY_LOOKS, ConnectorKeeper
 from cdc.upkeep.slot_guard import SlotMetrics
 from lake.layout import Lake
 
@@ -28,10 +29,13 @@ class Worker:
         self.state = RUNNING
         self.trace = "java.lang.RuntimeException: no such column"
         self.restarts = 0
+        self.begun: str | None = None
+        """What a restart makes of the task at once; None while Connect does not come to it."""
 
     def answer(self, request: httpx.Request) -> httpx.Response:
         if request.method == "POST":
             self.restarts += 1
+            self.state = self.begun or self.state
             return httpx.Response(202)
         task = {"state": self.state, "worker_id": "w"}
         if self.state == FAILED:
@@ -48,6 +52,8 @@ def keeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ConnectorKeeper:
     made = ConnectorKeeper(
         capture_site(load(tmp_path)), Lake.at(tmp_path), SlotMetrics(CollectorRegistry())
     )
+    monkeypatch.setattr(connector_keeper, "BEGUN_S", 0.01)
+    monkeypatch.setattr(connector_keeper, "BEGUN_LOOK_S", 0.0)
     monkeypatch.setattr(made, "_look_at", lambda name, source, connect: "as before")
     made._ensured["shop"] = "as before"
     return made
@@ -72,6 +78,36 @@ def test_failing_over_and_over_is_a_state_until_it_runs_steadily(keeper: Connect
     assert list(keeper.failing) == ["shop"]
     look(keeper, worker, RUNNING)
     assert keeper.failing == {}
+
+
+def test_a_crash_is_counted_once_however_late_its_restart_comes(keeper: ConnectorKeeper) -> None:
+    """While Connect's workers meet anew, the old state is told for some seconds."""
+    worker = Worker()
+    for _ in range(len(PAUSES_S)):
+        look(keeper, worker, FAILED)
+    assert keeper.failing == {}
+    assert worker.restarts == len(PAUSES_S)
+    assert "failed and is restarted" in keeper.states["shop"]
+    for _ in range(2):
+        look(keeper, worker, FAILED)
+    assert "shop" in keeper.failing, "restarts that never begin"
+
+
+def test_a_task_that_fails_within_its_start_crashes_each_time(keeper: ConnectorKeeper) -> None:
+    worker = Worker()
+    worker.begun = "RESTARTING"
+    for _ in range(FAILING):
+        assert keeper.failing == {}
+        look(keeper, worker, FAILED)
+    assert "no such column" in keeper.failing["shop"]
+
+
+def test_another_cause_is_another_crash(keeper: ConnectorKeeper) -> None:
+    worker = Worker()
+    for number in range(FAILING):
+        worker.trace = f"java.lang.RuntimeException: no such column {number}"
+        look(keeper, worker, FAILED)
+    assert "no such column 2" in keeper.failing["shop"]
 
 
 def test_what_no_restart_mends_is_not_restarted(keeper: ConnectorKeeper) -> None:
