@@ -32,7 +32,7 @@ from pipeline.ddl.evolution import Planned
 from pipeline.ddl.held_tables import failure_hold, quarantine_hold
 from pipeline.ddl.steps import Evolution
 from pipeline.ddl.table_plans import SchemaFollower
-from pipeline.log.committed_changes import transactions_of
+from pipeline.log.committed_changes import EndsBetween, transactions_of
 from pipeline.log.large_folds import LARGE_ROWS, LogRows, split
 from pipeline.position.cut import Advance, Cut
 from pipeline.position.progress import Progress
@@ -214,9 +214,12 @@ class Folding:
             with attempts.of(table):
                 since, pending_from = hold.resumes
                 path = self.lake.path(changes_log(source))
-                ids = transactions_of(self.tables, path, table, after=since, up_to=cut.lsn)
+                between = EndsBetween(
+                    after=since, up_to=cut.lsn, first_epoch=pending_from, last_epoch=epoch
+                )
+                ended = transactions_of(self.tables, path, table, between)
                 advance = Advance(
-                    transactions=tuple(ids),
+                    transactions=tuple(name for name, *_ in ended),
                     snapshot=since < cut.snapshot_lsn <= cut.lsn,
                     from_epoch=pending_from,
                 )

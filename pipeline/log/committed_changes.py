@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from deltalake import DeltaTable
 
 from lake.datasets import dataset_of, dataset_since
 from lake.executor_tasks import Executors
@@ -15,7 +15,6 @@ from lake.layout import Lake, changes_log
 from lake.table_columns import SCHEMA_TABLE, TRANSACTIONS_TABLE
 from lake.tables import Tables
 from pipeline.log.large_folds import LARGE_ROWS, LogRows
-from schemas.records import MESSAGES
 
 MOST_ROWS = 100_000
 """Rows of one table that are read at a time."""
@@ -30,6 +29,15 @@ class EndsBetween:
     up_to: int
     first_epoch: int
     last_epoch: int
+
+    @property
+    def of_changes(self) -> pc.Expression:
+        """What picks the rows of these epochs, without those of a snapshot."""
+        return (
+            (pc.field("epoch") >= self.first_epoch)
+            & (pc.field("epoch") <= self.last_epoch)
+            & (pc.field("snapshot").is_null() | ~pc.field("snapshot"))
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,26 +56,57 @@ class Slice:
 
 
 def transactions_of(
-    tables: Tables, path: str, table: str, *, after: int, up_to: int
-) -> dict[str, int]:
-    """Return the transactions with rows of a table, or with DDL, and where each ended.
+    tables: Tables, path: str, table: str, where: EndsBetween
+) -> list[tuple[str, int, int]]:
+    """Return the transactions with rows of a table, or with DDL: name, END, rows of the table.
 
-    `path` is the log of their source; they ended in (`after`, `up_to`].
+    They are in the order of their ENDs, once each. `path` is the log of their source.
     """
+    log = tables.open(path)
     ends = tables.read(
         path,
         where=(pc.field("table") == TRANSACTIONS_TABLE)
-        & (pc.field("lsn") > after)
-        & (pc.field("lsn") <= up_to),
-        columns=["transaction_id", "lsn", "counts"],
+        & (pc.field("lsn") > where.after)
+        & (pc.field("lsn") <= where.up_to)
+        & (pc.field("epoch") <= where.last_epoch),
+        columns=["transaction_id", "lsn"],
     )
-    found: dict[str, int] = {}
-    told = ends.sort_by("lsn").to_batches(max_chunksize=10_000) if ends is not None else []
-    for end in (row for batch in told for row in batch.to_pylist()):
-        counts = json.loads(end["counts"])
-        if counts.get(table, 0) or counts.get(MESSAGES, 0):
-            found[end["transaction_id"]] = end["lsn"]
-    return found
+    if log is None or ends is None:
+        return []
+    rows = _rows_of_transactions(log, table, where)
+    known = ends.join(rows, "transaction_id", join_type="inner").sort_by("lsn")
+    columns = (known[name].to_pylist() for name in ("transaction_id", "lsn", "rows"))
+    return list(zip(*columns, strict=True))
+
+
+def _rows_of_transactions(log: DeltaTable, table: str, where: EndsBetween) -> pa.Table:
+    """Return `transaction_id` and `rows` for all transactions with rows of a table, or with DDL.
+
+    The rows are counted, for an END does not have to: that of a transaction amid which the
+    connector was started again tells only of what was sent since.
+    """
+    wanted = where.of_changes & pc.is_in(
+        pc.field("table"), pa.array([table, SCHEMA_TABLE], pa.string())
+    )
+    counted: list[pa.Table] = []
+    for batch in dataset_since(log, "epoch", where.first_epoch).to_batches(
+        columns={
+            "transaction_id": pc.field("transaction_id"),
+            "rows": (pc.field("table") == table).cast(pa.int64()),
+        },
+        filter=wanted,
+    ):
+        if batch.num_rows:
+            counted.append(_summed(pa.Table.from_batches([batch])))
+    empty = pa.table(
+        {"transaction_id": pa.array([], pa.string()), "rows": pa.array([], pa.int64())}
+    )
+    return _summed(pa.concat_tables([empty, *counted]))
+
+
+def _summed(rows: pa.Table) -> pa.Table:
+    summed = rows.group_by("transaction_id").aggregate([("rows", "sum")])
+    return summed.rename_columns({"rows_sum": "rows"})
 
 
 class CommittedChanges:
@@ -95,28 +134,14 @@ class CommittedChanges:
         A slice is made of whole transactions and has up to `MOST_ROWS` rows; a greater
         transaction is a slice of its own, whose rows are read in parts beyond `LARGE_ROWS`.
         """
-        ends = self._tables.read(
-            self._lake.path(changes_log(source)),
-            where=(pc.field("table") == TRANSACTIONS_TABLE)
-            & (pc.field("lsn") > where.after)
-            & (pc.field("lsn") <= where.up_to)
-            & (pc.field("epoch") <= where.last_epoch),
-            columns=["transaction_id", "lsn", "counts"],
-        )
-        if ends is None:
-            return
         ids: dict[str, int] = {}
         rows, most = 0, self._executors.rows_at_once(LARGE_ROWS)
-        told = ends.sort_by("lsn").to_batches(max_chunksize=10_000)
-        for end in (row for batch in told for row in batch.to_pylist()):
-            counts = json.loads(end["counts"])
-            count = int(counts.get(table, 0))
-            if not count and not counts.get(MESSAGES, 0):
-                continue
+        path = self._lake.path(changes_log(source))
+        for name, lsn, count in transactions_of(self._tables, path, table, where):
             if ids and rows + count > MOST_ROWS:
                 yield self._slice(source, table, ids, where, large=rows > most)
                 ids, rows = {}, 0
-            ids[end["transaction_id"]] = end["lsn"]
+            ids[name] = lsn
             rows += count
         if ids:
             yield self._slice(source, table, ids, where, large=rows > most)
@@ -126,11 +151,8 @@ class CommittedChanges:
     ) -> Slice:
         log = self._tables.open(self._lake.path(changes_log(source)))
         assert log is not None, "the log was read a moment ago"
-        wanted = (
-            (pc.field("epoch") >= where.first_epoch)
-            & (pc.field("epoch") <= where.last_epoch)
-            & pc.is_in(pc.field("transaction_id"), pa.array(list(ends), pa.string()))
-            & (pc.field("snapshot").is_null() | ~pc.field("snapshot"))
+        wanted = where.of_changes & pc.is_in(
+            pc.field("transaction_id"), pa.array(list(ends), pa.string())
         )
         files = dataset_since(log, "epoch", where.first_epoch)
         told, own = (
