@@ -242,7 +242,7 @@ def _staged(spark: SparkSession, raw: Path, facts: Facts) -> Staged:
 
 def _decode(spark: SparkSession, raw: Path) -> Callable[[], pa.Table]:
     frame = spark.read.parquet(str(raw))
-    return lambda: decode_records(frame, Events(), one_by_one=2**40, most_bytes=2**40)
+    return lambda: decode_records(frame, Events(), here=False, most_bytes=2**40)
 
 
 def _ingest(lake: Lake) -> Ingest:

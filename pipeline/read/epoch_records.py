@@ -13,8 +13,11 @@ from pipeline.decode.records import Router
 from pipeline.decode.side_by_side import Many
 from pipeline.executor import Executor, ExecutorChoice
 from pipeline.log.staged_rows import Stage
+from pipeline.read.driver_reads import DriverReads
 from pipeline.read.kafka_records import (
+    FEW_RECORDS,
     decode_records,
+    decoded_here,
     read_records,
     records_between,
     stage_records,
@@ -32,6 +35,11 @@ class EpochRecords:
         self._bootstrap = bootstrap
         self._router = router
         self._executor = executor
+        self._reads = DriverReads(bootstrap)
+
+    def close(self) -> None:
+        """Leave the broker."""
+        self._reads.close()
 
     def between(self, start: Offsets, end: Offsets) -> DataFrame:
         """Return exactly the records in `[start, end)`."""
@@ -44,13 +52,13 @@ class EpochRecords:
     def decoded(self, records: DataFrame, start: Offsets, end: Offsets) -> pa.Table:
         """Decode records in this process. Raises `TooLarge`."""
         slow = {t: p for t, p in end.items() if not isinstance(self._router.decoder(t), Many)}
+        few, most = records_between(start, slow) <= FEW_RECORDS, self._executor.most_bytes
         try:
-            decoded = decode_records(
-                records,
-                self._router,
-                one_by_one=records_between(start, slow),
-                most_bytes=self._executor.most_bytes,
-            )
+            read = self._reads.read(start, end, most_bytes=most) if few else None
+            if read is None:
+                decoded = decode_records(records, self._router, here=few, most_bytes=most)
+            else:
+                decoded = decoded_here(read, self._router)
         except TooLarge:
             self._executor.refused(records_between(start, end))
             raise

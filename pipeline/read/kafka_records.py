@@ -24,7 +24,9 @@ from pipeline.read.kafka_topics import TIMEOUT_S, KafkaTopics
 from schemas.records import KafkaRecord
 
 FEW_RECORDS = 5_000
-"""Up to so many are decoded one by one in this process, more by Spark's Python workers."""
+"""Up to so many that take a decoder's time each are decoded in this process.
+
+Handing records to Spark's Python workers costs more than reading few, or many side by side."""
 _TASKS_PER_CORE = 2
 """Of executors: fewer leave cores idle at the end, more begin more files."""
 _LEAST_SHARE = 10_000
@@ -121,21 +123,23 @@ def read_records(
     return reader.options(**_COMMON).load()
 
 
-def decode_records(
-    records: DataFrame, router: Router, *, one_by_one: int, most_bytes: int
-) -> pa.Table:
+def decode_records(records: DataFrame, router: Router, *, here: bool, most_bytes: int) -> pa.Table:
     """Decode Kafka records and return the rows, as `frames.DECODED`.
 
-    At most `one_by_one` of them take a decoder's time each. Where these are few all are decoded
-    here: handing records to Python workers costs more than reading them side by side. Raises
-    `TooLarge` for more than `most_bytes`.
+    They are decoded `here`, in this process, or by Spark's Python workers. Raises `TooLarge` for
+    more than `most_bytes`.
     """
     raw, limit = records.select(*RECORD_COLUMNS).coalesce(2), small_epoch(most_bytes)
-    if one_by_one <= FEW_RECORDS:
-        batches = collected(raw, limit).to_batches()
-        return pa.Table.from_batches(decode_batches(iter(batches), router), DECODED)
+    if here:
+        return decoded_here(collected(raw, limit), router)
     decoded = raw.mapInArrow(BatchDecoder(router), from_arrow_schema(DECODED))
     return collected(decoded, limit).cast(DECODED)
+
+
+def decoded_here(records: pa.Table, router: Router) -> pa.Table:
+    """Decode records (`RECORD_COLUMNS`) in this process, and return the rows as `DECODED`."""
+    batches = decode_batches(iter(records.to_batches()), router)
+    return pa.Table.from_batches(batches, DECODED)
 
 
 def stage_records(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Protocol
 
@@ -93,7 +93,8 @@ class LaneRuns:
         Those that are apart belong to it: the log may have rows of theirs already.
         """
         run = self._made(self._book.names - self._book.awaited())
-        run.finish_unfinished(manifest)
+        with closing(run):
+            run.finish_unfinished(manifest)
         for lane, error in run.refused.items():
             self._hold(lane, error)
 
@@ -102,6 +103,7 @@ class LaneRuns:
 
         While all that there is to be read is in lanes that are apart, these alone are read.
         """
+        self.together.close()
         self.together = self._made(self._book.names)
         try:
             self.together.start()
@@ -134,8 +136,7 @@ class LaneRuns:
         """End all streams between two epochs; an epoch under way is finished first."""
         with ExitStack() as ending:
             for run in [self.together, *self._apart.values()]:
-                if run.active:
-                    ending.callback(run.stop)
+                ending.callback(run.stop if run.active else run.close)
         self._apart = {}
 
     def _look_at(self, lane: str) -> None:
@@ -143,6 +144,7 @@ class LaneRuns:
         if not run.active:
             self._refuse_failed_epoch()
             error = run.error or Unavailable("its stream ended")
+            run.close()
             del self._apart[lane]
             self._hold(lane, error)
             return

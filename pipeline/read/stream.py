@@ -280,6 +280,11 @@ class IngestRun:
                 query = self._query  # No batch is amid its epoch; one that begins now ends at once.
             if query is not None:
                 query.stop()
+            self.close()
+
+    def close(self) -> None:
+        """Leave the broker; of a run that has ended, or has finished what was unfinished."""
+        self._records.close()
 
     @property
     def _told(self) -> tuple[str, Mapping[str, str]]:

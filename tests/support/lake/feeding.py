@@ -154,7 +154,7 @@ class Epochs(IngestedLake):
 
     def decoded(self, bound: Bound) -> pa.Table:
         records = read_records(self.spark, self.bootstrap, bound.start, bound.end)
-        return decode_records(records, self.router, one_by_one=0, most_bytes=2**30)
+        return decode_records(records, self.router, here=True, most_bytes=2**30)
 
     def finish(self, bound: Bound) -> Committed:
         if self.executor is Executor.DRIVER:
