@@ -28,7 +28,7 @@ from typing import Any
 import pyarrow as pa
 
 from cdc.change_vectors import read_changes
-from kernel.errors import NotFound, PenstockError, Unavailable
+from kernel.errors import NotFound, PenstockError, SchemaViolation, Unavailable
 from kernel.positions import Lsn
 from schemas.columns import decode_value, envelope_shape
 from schemas.debezium import is_unchanged
@@ -112,7 +112,7 @@ class ChangeDecoder:
             table=_OWN_TOPICS.get(part, part),
         )
 
-    def many(self, topic: str, values: pa.Array) -> pa.Table | None:
+    def many(self, topic: str, records: pa.RecordBatch) -> pa.Table | None:
         """Decode many ordinary changes of one topic and schema at once; see `change_vectors`.
 
         None where that is not possible: then each record is to be decoded for itself.
@@ -121,9 +121,10 @@ class ChangeDecoder:
         table = topic.removeprefix(prefix)
         if table == topic or "." not in table:
             return None
+        values = records.column("value")
         try:
             schema = self.schemas.schema(schema_id_of(values[0].as_py()))
-        except NotFound:
+        except (NotFound, SchemaViolation):
             return None
         tables = frozenset(self.event_times)
         return read_changes(values, schema, source=self.source, event_times=tables)

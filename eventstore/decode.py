@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import UUID
 
-import orjson
+import pyarrow as pa
 
+from eventstore.event_vectors import read_events
+from eventstore.headers import Unusable, metadata_of, tags_of
 from kernel.errors import NotFound, SchemaViolation
 from kernel.positions import LARGEST, Position, Version
 from schemas.columns import decode_value
@@ -32,6 +34,18 @@ class EventDecoder:
         """Decode one record."""
         return decode_event(record, self.schemas)
 
+    def many(self, topic: str, records: pa.RecordBatch) -> pa.Table | None:
+        """Decode many ordinary events of one topic and schema at once; see `event_vectors`.
+
+        None where that is not possible: then each record is to be decoded for itself.
+        """
+        try:
+            schema_id = schema_id_of(records.column("value")[0].as_py())
+            schema = self.schemas.schema(schema_id)
+        except (NotFound, SchemaViolation):
+            return None
+        return read_events(topic, records, schema_id, schema)
+
 
 def decode_event(record: KafkaRecord, schemas: SchemaLookup) -> RecordedEvent | Rejected:
     """Decode a record of a topic `events.<category>`.
@@ -47,7 +61,7 @@ def decode_event(record: KafkaRecord, schemas: SchemaLookup) -> RecordedEvent | 
         _check_place(record, event)
         decode_value(event.data, schemas.schema(event.schema_id))
         return event
-    except _Unusable as unusable:
+    except Unusable as unusable:
         reason = str(unusable)
     except NotFound as error:
         stage, reason = "schema", error.message
@@ -56,19 +70,15 @@ def decode_event(record: KafkaRecord, schemas: SchemaLookup) -> RecordedEvent | 
     return Rejected(record=record, stage=stage, reason=reason)
 
 
-class _Unusable(Exception):
-    """Carries the reason out of the header functions; never leaves this module."""
-
-
 def _decode(headers: Mapping[str, bytes], value: bytes | None) -> RecordedEvent:
     if value is None:
-        raise _Unusable("an event has no tombstone: the value is null")
+        raise Unusable("an event has no tombstone: the value is null")
     data_format = int(_text(headers, "data_format"))
     if data_format != FORMAT_AVRO:
-        raise _Unusable(f"data_format {data_format} is not known; {FORMAT_AVRO} is framed Avro")
+        raise Unusable(f"data_format {data_format} is not known; {FORMAT_AVRO} is framed Avro")
     schema_id = int(_text(headers, "schema_id"))
     if schema_id_of(value) != schema_id:
-        raise _Unusable(f"header schema_id {schema_id}, but framed with {schema_id_of(value)}")
+        raise Unusable(f"header schema_id {schema_id}, but framed with {schema_id_of(value)}")
     return RecordedEvent(
         store_id=_text(headers, "store_id"),
         position=Position(_natural(headers, "position", least=1)),
@@ -82,8 +92,8 @@ def _decode(headers: Mapping[str, bytes], value: bytes | None) -> RecordedEvent:
         data=value,
         subject=_optional(headers, "subject"),
         key_id=_optional(headers, "key_id"),
-        metadata=_metadata(_optional(headers, "metadata")),
-        tags=_tags(_optional(headers, "tags")),
+        metadata=metadata_of(_optional(headers, "metadata")),
+        tags=tags_of(_optional(headers, "tags")),
         occurred_at=_time(headers, "occurred_at"),
         recorded_at=_time(headers, "recorded_at"),
     )
@@ -92,9 +102,9 @@ def _decode(headers: Mapping[str, bytes], value: bytes | None) -> RecordedEvent:
 def _check_place(record: KafkaRecord, event: RecordedEvent) -> None:
     """Refuse an event that lies where the outbox would not have put it (`cdc.connectors`)."""
     if record.topic.rpartition(".")[2] != event.category:
-        raise _Unusable(f"topic {record.topic} is not that of category {event.category}")
+        raise Unusable(f"topic {record.topic} is not that of category {event.category}")
     if record.key != event.stream.encode():
-        raise _Unusable(f"the record's key is not its stream {event.stream}")
+        raise Unusable(f"the record's key is not its stream {event.stream}")
 
 
 def _optional(headers: Mapping[str, bytes], name: str) -> str | None:
@@ -106,33 +116,19 @@ def _optional(headers: Mapping[str, bytes], name: str) -> str | None:
 def _text(headers: Mapping[str, bytes], name: str) -> str:
     text = _optional(headers, name)
     if text is None:
-        raise _Unusable(f"header {name} is missing")
+        raise Unusable(f"header {name} is missing")
     return text
 
 
 def _natural(headers: Mapping[str, bytes], name: str, *, least: int) -> int:
     number = int(_text(headers, name))
     if not least <= number <= LARGEST:
-        raise _Unusable(f"header {name} is {number}, must be from {least} to {LARGEST}")
+        raise Unusable(f"header {name} is {number}, must be from {least} to {LARGEST}")
     return number
 
 
 def _time(headers: Mapping[str, bytes], name: str) -> datetime:
     moment = datetime.fromisoformat(_text(headers, name))
     if moment.tzinfo is None:
-        raise _Unusable(f"header {name} has no time zone")
+        raise Unusable(f"header {name} has no time zone")
     return moment.astimezone(UTC)
-
-
-def _metadata(text: str | None) -> Mapping[str, object]:
-    parsed = orjson.loads(text) if text else {}
-    if not isinstance(parsed, dict):
-        raise _Unusable("header metadata is not a JSON object")
-    return parsed
-
-
-def _tags(text: str | None) -> tuple[str, ...]:
-    parsed = orjson.loads(text) if text else []
-    if not isinstance(parsed, list) or not all(isinstance(tag, str) for tag in parsed):
-        raise _Unusable("header tags is not a JSON array of texts")
-    return tuple(parsed)

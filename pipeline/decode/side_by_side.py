@@ -1,7 +1,7 @@
 """Kafka records that are alike (one topic, one schema) decoded together, where a decoder can.
 
-A decoder with a method `many` reads ordinary changes as columns, far quicker than one by one.
-What it does not take, and what comes in ones and twos, is left to the decoder itself.
+A decoder with a method `many` reads ordinary changes or events as columns, far quicker than one by
+one. What it does not take, and what comes in ones and twos, is left to the decoder itself.
 """
 
 from __future__ import annotations
@@ -22,10 +22,14 @@ FEW = 8
 
 @runtime_checkable
 class Many(Protocol):
-    """A decoder that can read many ordinary changes of one topic and schema at once."""
+    """A decoder that can read many ordinary facts of one topic and schema at once."""
 
-    def many(self, topic: str, values: pa.Array) -> pa.Table | None:
-        """Return their columns, named as in `DECODED`; None to have each decoded for itself."""
+    def many(self, topic: str, records: pa.RecordBatch) -> pa.Table | None:
+        """Return their columns, named as in `DECODED`; None to have each decoded for itself.
+
+        `records` have a value each. Without a `kind` they are changes, whose keys and values stay
+        as they are.
+        """
         ...
 
 
@@ -60,18 +64,20 @@ def _groups(batch: pa.RecordBatch) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _decoded(topic: str, records: pa.RecordBatch, decoder: Many) -> pa.RecordBatch | None:
-    values, keys = records.column("value"), records.column("key")
-    ids, key_ids = _schema_ids(values), _schema_ids(keys)
-    if ids is None or key_ids is None:
-        return None
-    columns = decoder.many(topic, values)
+    columns = decoder.many(topic, records)
     if columns is None:
         return None
     n = records.num_rows
     known = {name: columns[name] for name in columns.column_names}
+    if "kind" not in known:
+        values, keys = records.column("value"), records.column("key")
+        ids, key_ids = _schema_ids(values), _schema_ids(keys)
+        if ids is None or key_ids is None:
+            return None
+        known |= {"kind": pa.array([CHANGE] * n), "key": keys, "value": values}
+        known |= {"schema_id": ids, "key_schema_id": key_ids}
     known |= {name: records.column(name) for name in ("topic", "partition", "offset")}
-    known |= {"kafka_time": records.column("timestamp"), "key": keys, "value": values}
-    known |= {"schema_id": ids, "key_schema_id": key_ids, "kind": pa.array([CHANGE] * n)}
+    known |= {"kafka_time": records.column("timestamp")}
     arrays = [
         _whole(known[item.name], item.type) if item.name in known else pa.nulls(n, item.type)
         for item in DECODED

@@ -97,7 +97,7 @@ def test_changes_are_read_side_by_side_at_all() -> None:
     item = records.filter(pa.compute.equal(records.column("topic"), "sample.public.item"))
     heads = [value[:5] for value in item.column("value").to_pylist()]
     alike = item.filter(pa.array([head == heads[0] for head in heads]))
-    found = decoder.many("sample.public.item", alike.column("value"))
+    found = decoder.many("sample.public.item", alike)
     assert found is not None
     assert found.num_rows == alike.num_rows
 
