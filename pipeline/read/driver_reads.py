@@ -126,9 +126,9 @@ class DriverReads:
         assert self._consumer is not None, "a consumer was made to go to these places"
         taken: list[Message] = []
         for message in self._consumer.consume(most, _LOOK_S):
-            # The client says of all of these that they may be None, which is of other messages.
+            # These may be None, says the client, which is so of other messages.
             place: Any = (message.topic(), message.partition())
-            offset: Any = message.offset()
+            offset = _offset(message)
             error = message.error()
             if error is not None:
                 if error.code() == KafkaError._PARTITION_EOF and place in self._at:
@@ -155,7 +155,7 @@ class DriverReads:
         taken: list[Message] = []
         for place, last in ends.items():
             held = self._held.get(place, deque())
-            while held and held[0].offset() < last:
+            while held and _offset(held[0]) < last:
                 taken.append(held.popleft())
                 self._held_bytes -= _size(taken[-1])
             if not held:
@@ -204,6 +204,11 @@ class DriverReads:
                 "log_level": 3,
             }
         )
+
+
+def _offset(message: Message) -> int:
+    offset: Any = message.offset()
+    return int(offset)
 
 
 def _size(message: Message) -> int:
