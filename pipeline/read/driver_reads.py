@@ -197,6 +197,8 @@ class DriverReads:
                 "allow.auto.create.topics": False,
                 "isolation.level": "read_committed",
                 "check.crcs": True,
+                # Of a record that is larger the first one of a fetch comes all the same.
+                "fetch.max.bytes": 8 * 2**20,
                 "queued.max.messages.kbytes": 16 * 1024,
                 # The next request waits for so long, when the queue was full or a fetch was empty.
                 "fetch.queue.backoff.ms": 10,
