@@ -161,7 +161,7 @@ def measure(
         warm_ups=warm_ups,
         figures=_spreads(ours),
         baseline=_spreads(theirs),
-        ratio=_spreads([_ratio(a, b) for a, b in zip(ours, theirs, strict=False)]),
+        ratio=_spreads(_ratios(ours, theirs)),
         machine=machine,
         notes=context.notes,
     )
@@ -192,8 +192,11 @@ def _pair(
     return mine, baseline(context)
 
 
-def _ratio(ours: Figures, theirs: Figures) -> Figures:
-    return {name: ours[name] / theirs[name] for name in ours if theirs.get(name)}
+def _ratios(ours: Sequence[Figures], theirs: Sequence[Figures]) -> list[Figures]:
+    """Return the ratio of each repetition, of the figures of which no baseline is nothing."""
+    names = [name for name in (ours[0] if ours else {}) if all(each.get(name) for each in theirs)]
+    pairs = zip(ours, theirs, strict=False)
+    return [{name: own[name] / other[name] for name in names} for own, other in pairs]
 
 
 def _spreads(repetitions: Sequence[Figures]) -> dict[str, Spread]:

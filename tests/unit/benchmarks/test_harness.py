@@ -70,6 +70,17 @@ def test_candidate_and_baseline_take_turns_in_going_first(tmp_path: Path) -> Non
     assert result.ratio["rows_per_s"].values == (2.0, 3.0, 4.0)
 
 
+def test_a_baseline_that_is_once_nothing_has_no_ratio(tmp_path: Path) -> None:
+    class OnceNothing(Compared):
+        def baseline(self, context: Context) -> Mapping[str, float]:
+            self.calls.append("baseline")
+            return {"rows_per_s": 0.0 if self.calls.count("baseline") == 2 else 10.0}
+
+    result = run(OnceNothing(20.0, 30.0, 40.0), tmp_path, repeat=3)
+    assert result.ratio == {}
+    assert result.baseline["rows_per_s"].values == (10.0, 0.0, 10.0)
+
+
 def test_resources_are_opened_once_and_closed_at_the_end(tmp_path: Path) -> None:
     noted: list[str] = []
 
