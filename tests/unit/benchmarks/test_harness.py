@@ -72,7 +72,7 @@ def test_candidate_and_baseline_take_turns_in_going_first(tmp_path: Path) -> Non
 
 def test_a_baseline_that_is_once_nothing_has_no_ratio(tmp_path: Path) -> None:
     class OnceNothing(Compared):
-        def baseline(self, context: Context) -> Mapping[str, float]:
+        def BASELINE(self, context: Context) -> Mapping[str, float]:
             self.calls.append("baseline")
             return {"rows_per_s": 0.0 if self.calls.count("baseline") == 2 else 10.0}
 
