@@ -49,7 +49,11 @@ from pipeline.decode.records import Decoder
 from pipeline.log.large_folds import LARGE_ROWS, split
 from pipeline.log.log_task import Facts
 from pipeline.log.staged_rows import Staged
-from pipeline.read.kafka_records import decode_records, staged_by_executors
+from pipeline.read.kafka_records import (
+    decode_records,
+    session_for_records,
+    staged_by_executors,
+)
 from pipeline.typed.columns import Visible
 from pipeline.typed.tables import TypedTables
 from schemas.registry import MemoryRegistry
@@ -237,11 +241,11 @@ def _check(lake: Lake, name: str, size: int) -> None:
 
 
 def _staged(spark: SparkSession, raw: Path, facts: Facts) -> Staged:
-    return staged_by_executors(spark.read.parquet(str(raw)), Events(), facts)
+    return staged_by_executors(session_for_records(spark).read.parquet(str(raw)), Events(), facts)
 
 
 def _decode(spark: SparkSession, raw: Path) -> Callable[[], pa.Table]:
-    frame = spark.read.parquet(str(raw))
+    frame = session_for_records(spark).read.parquet(str(raw))
     return lambda: decode_records(frame, Events(), here=False, most_bytes=2**40)
 
 

@@ -63,6 +63,10 @@ class Router(Protocol):
         ...
 
 
+AT_ONCE_ROWS, AT_ONCE_BYTES = 10_000, 8 * 2**20
+"""Batches that have fewer are put together before they are decoded."""
+
+
 @dataclass(frozen=True, slots=True)
 class BatchDecoder:
     """The function that `mapInArrow` runs, with the router it needs."""
@@ -74,7 +78,24 @@ class BatchDecoder:
 
         Yields one `DECODED` row per record, in no order.
         """
-        return decode_batches(batches, self.router)
+        return decode_batches(put_together(batches), self.router)
+
+
+def put_together(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Put small batches together, in their order, so that many records are decoded at once."""
+    small: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        small.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= AT_ONCE_ROWS or size >= AT_ONCE_BYTES:
+            yield from _one(small)
+            small, rows, size = [], 0, 0
+    yield from _one(small)
+
+
+def _one(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    return list(pa.Table.from_batches(batches).combine_chunks().to_batches()) if batches else []
 
 
 def decode_batches(batches: Iterator[pa.RecordBatch], router: Router) -> Iterator[pa.RecordBatch]:

@@ -36,7 +36,7 @@ from lake.table_columns import (
     TRANSACTION_END,
 )
 from pipeline.decode.log_rows import Kept, change_rows, event_rows, quarantine_rows, record_rows
-from pipeline.decode.records import Decoder, Router, decode_batch
+from pipeline.decode.records import Decoder, Router, decode_batch, put_together
 from pipeline.position.intervals import IntervalSet
 
 QUARANTINED = "quarantine/records"
@@ -129,7 +129,7 @@ class LogTask:
         """Decode and write; see `LogTask`. Files of a task that fails are garbage."""
         decoders: dict[str, Decoder | None] = {}
         share: _Share | None = None
-        for batch in batches:
+        for batch in put_together(batches):
             if batch.num_rows == 0:
                 continue
             share = share or _Share(self.facts)

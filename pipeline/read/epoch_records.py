@@ -20,6 +20,7 @@ from pipeline.read.kafka_records import (
     decoded_here,
     read_records,
     records_between,
+    session_for_records,
     stage_records,
     try_decoding,
 )
@@ -31,7 +32,7 @@ class EpochRecords:
     def __init__(
         self, spark: SparkSession, bootstrap: str, router: Router, executor: ExecutorChoice
     ) -> None:
-        self._spark = spark
+        self._spark = session_for_records(spark)
         self._bootstrap = bootstrap
         self._router = router
         self._executor = executor
@@ -41,21 +42,18 @@ class EpochRecords:
         """Leave the broker."""
         self._reads.close()
 
-    def between(self, start: Offsets, end: Offsets) -> DataFrame:
-        """Return exactly the records in `[start, end)`."""
-        return read_records(self._spark, self._bootstrap, start, end)
-
     def small(self, start: Offsets, end: Offsets) -> bool:
         """Say whether so many records are decoded in this process."""
         return self._executor.of(records_between(start, end)) is Executor.DRIVER
 
-    def decoded(self, records: DataFrame, start: Offsets, end: Offsets) -> pa.Table:
-        """Decode records in this process. Raises `TooLarge`."""
+    def decoded(self, start: Offsets, end: Offsets) -> pa.Table:
+        """Return the records in `[start, end)`, decoded. Raises `TooLarge`."""
         slow = {t: p for t, p in end.items() if not isinstance(self._router.decoder(t), Many)}
         few, most = records_between(start, slow) <= FEW_RECORDS, self._executor.most_bytes
         try:
             read = self._reads.read(start, end, most_bytes=most) if few else None
             if read is None:
+                records = self._between(start, end)
                 decoded = decode_records(records, self._router, here=few, most_bytes=most)
             else:
                 decoded = decoded_here(read, self._router)
@@ -74,8 +72,10 @@ class EpochRecords:
 
     def try_out(self, start: Offsets, end: Offsets) -> None:
         """Decode records for nothing; raises what decoding them raises."""
-        records = self.between(start, end)
         if self.small(start, end):
-            self.decoded(records, start, end)
+            self.decoded(start, end)
         else:
-            try_decoding(records, self._router)
+            try_decoding(self._between(start, end), self._router)
+
+    def _between(self, start: Offsets, end: Offsets) -> DataFrame:
+        return read_records(self._spark, self._bootstrap, start, end)

@@ -153,8 +153,7 @@ class IngestRun:
         start, end = _within(bound, {t: at for t, at in there.items() if t not in left_out})
         if not end:
             return self._ingest.run_epoch(bound, DECODED.empty_table, without=left_out)
-        records = self._records.between(start, end)
-        done = self._run(bound, records, (start, end), may_rest=False, without=left_out)
+        done = self._run(bound, (start, end), may_rest=False, without=left_out)
         assert done is not None, "a bound epoch is finished, whatever it says"
         return done
 
@@ -310,25 +309,26 @@ class IngestRun:
         signs = spark_signs(self._spark, str(query.runId), None)
         return replace(signs, waits=f"{unread} records wait in Kafka") if unread > 0 else signs
 
-    def _at_work(self, records: DataFrame, batch_id: int) -> None:
+    def _at_work(self, _: DataFrame, batch_id: int) -> None:
+        """Make an epoch of what Spark has planned: of its offsets, its frame is not asked for."""
         if self._apart:
-            self._early = self._decoded_early(records, batch_id)
+            self._early = self._decoded_early(batch_id)
         with self._loop.working("the begin of a batch"):
-            self._batch(records, batch_id)
+            self._batch(batch_id)
 
-    def _decoded_early(self, records: DataFrame, batch_id: int) -> pa.Table | None:
+    def _decoded_early(self, batch_id: int) -> pa.Table | None:
         """Decode a batch of one lane before its turn; None where executors have to do it."""
         try:
             bound = self._bound(batch_id)
             within = bound.start, bound.end
-            return self._records.decoded(records, *within) if self._records.small(*within) else None
+            return self._records.decoded(*within) if self._records.small(*within) else None
         except TooLarge:
             return None
         except BaseException as error:
             self._error = error
             raise
 
-    def _batch(self, records: DataFrame, batch_id: int) -> None:
+    def _batch(self, batch_id: int) -> None:
         with self._turn:
             if self._stopping or self._turn.error is not None:
                 self._stopping = True
@@ -338,7 +338,7 @@ class IngestRun:
                 bound = self._bound(batch_id)
                 self._leave_to_others(bound)
                 within = bound.start, bound.end
-                done = self._run(bound, records, within, may_rest=_only_messages(bound))
+                done = self._run(bound, within, may_rest=_only_messages(bound))
             except Stopped:
                 raise
             except BaseException as error:
@@ -375,7 +375,6 @@ class IngestRun:
     def _run(
         self,
         bound: Bound,
-        records: DataFrame,
         within: tuple[Offsets, Offsets],
         *,
         may_rest: bool,
@@ -383,10 +382,10 @@ class IngestRun:
     ) -> Committed | None:
         """Return the epoch; None for a batch that said nothing and was passed by.
 
-        `records` are those `within` two offsets.
+        Its records are those `within` two offsets.
         """
         early, self._early = self._early, None
-        decode = partial(self._records.decoded, records, *within)
+        decode = partial(self._records.decoded, *within)
         if early is not None or (may_rest and self._records.small(*within)):
             decoded = decode() if early is None else early
             if may_rest and self._ingest.pass_by(bound, decoded):

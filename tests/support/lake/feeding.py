@@ -29,6 +29,7 @@ from pipeline.read.kafka_records import (
     decode_again,
     decode_records,
     read_records,
+    session_for_records,
     stage_records,
 )
 from pipeline.read.kafka_topics import KafkaTopics
@@ -160,7 +161,8 @@ class Epochs(IngestedLake):
         if self.executor is Executor.DRIVER:
             return super().finish(bound)
         within = bound.start, bound.end
-        stage = partial(stage_records, self.spark, self.bootstrap, *within, self.router)
+        spark = session_for_records(self.spark)
+        stage = partial(stage_records, spark, self.bootstrap, *within, self.router)
         return self.ingest.run_epoch(bound, None, stage=stage)
 
     def table(self, name: str) -> pa.Table:
