@@ -14,6 +14,7 @@ from apps.pipeline.lease_keeper import LeaseKeeper, holding, lease_keeper
 from apps.pipeline.metrics import PipelineMetrics
 from apps.pipeline.pipeline import Pipeline
 from apps.settings import load
+from apps.shipment import is_elsewhere
 from apps.source_documents import source_documents
 from apps.spark_session import session_for, warm
 from eventstore.postgres.heads import PostgresHeads
@@ -29,8 +30,12 @@ def main() -> None:
     failpoints.arm_from_environment()
     settings = load()
     access = access_of(settings, "pipeline")
-    spark = session_for(settings, "spark", master=settings.text("spark.master"))
-    warm(spark)
+    master = settings.text("spark.master")
+    spark = session_for(settings, "spark", master=master)
+    if is_elsewhere(master):
+        # A cluster that gives no executors is seen now. On this machine whoever needs them first
+        # starts them: small epochs and small projections never do.
+        warm(spark)
     metrics = PipelineMetrics()
     heads = PostgresHeads(settings.required("postgres.dsn"))
     pipeline = Pipeline(spark, settings, metrics, heads)

@@ -89,7 +89,11 @@ class OddRun:
         self.tables = OddTables(stack.dsn, options.seed, tables=options.tables)
         url = stack.settings.required("service.url")
         self._events = OddEvents(
-            url, bearing(stack.settings, url), options.seed, category=options.category
+            url,
+            bearing(stack.settings, url),
+            options.seed,
+            category=options.category,
+            unanswered=lambda: stack.start_where_given_up("service"),
         )
 
     def run(self) -> OddResult:

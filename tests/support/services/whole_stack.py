@@ -131,11 +131,15 @@ class WholeStack(SourceDatabase):
         """Wait until a part runs, in another process than `besides`."""
 
         def back() -> bool:
-            if self._state(part)["state"] == "failed":
-                start(self.workspace)
+            self.start_where_given_up(part)
             return self.pid(part) not in (None, besides)
 
         until(back, f"{part} is back", deadline_s=deadline_s)
+
+    def start_where_given_up(self, part: str) -> None:
+        """Start a part that died so often that its supervisor gave it up."""
+        if self._state(part)["state"] == "failed":
+            start(self.workspace)
 
     def _state(self, part: str) -> dict[str, Any]:
         (found,) = (each for each in parts(self.workspace) if each["name"] == part)

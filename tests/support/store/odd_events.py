@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
@@ -38,6 +39,8 @@ class OddEvents:
     headers: dict[str, str]
     seed: int
     category: str = CATEGORY
+    unanswered: Callable[[], None] = lambda: None
+    """Called when nobody listens: a part that was killed too often is to be started."""
     accepted: dict[str, tuple[str, dict[str, Any]]] = field(default_factory=dict)
     refused: int = 0
     _kinds: dict[str, str] = field(default_factory=dict)
@@ -154,6 +157,7 @@ class OddEvents:
             try:
                 answer = http.post(path, content=body, headers={"content-type": "application/json"})
             except httpx.TransportError:
+                self.unanswered()
                 time.sleep(0.2)
                 continue
             if answer.status_code in (200, 201):
