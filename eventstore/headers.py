@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import orjson
+
+DEEPEST = 500
+"""Levels of objects and lists in metadata; the service takes far fewer."""
 
 
 class Unusable(Exception):
@@ -16,7 +20,20 @@ def metadata_of(text: str | None) -> Mapping[str, object]:
     parsed = orjson.loads(text) if text else {}
     if not isinstance(parsed, dict):
         raise Unusable("header metadata is not a JSON object")
+    if text and text.count("[") + text.count("{") > DEEPEST and _is_deep(parsed):
+        raise Unusable(f"header metadata is nested more than {DEEPEST} deep")
     return parsed
+
+
+def _is_deep(parsed: object) -> bool:
+    """Say whether a value is nested so deep that whoever writes it again may run out of stack."""
+    level: list[Any] = [parsed]
+    for _ in range(DEEPEST):
+        inner = [each.values() if isinstance(each, dict) else each for each in level]
+        level = [v for each in inner for v in each if isinstance(v, (dict, list))]
+        if not level:
+            return False
+    return True
 
 
 def tags_of(text: str | None) -> tuple[str, ...]:

@@ -107,7 +107,7 @@ def _program(schema_json: str, firsts: frozenset[str]) -> _Program | None:
         last = max(i for i, item in enumerate(fields) if item["name"] in firsts)
         named: dict[str, Any] = {}
         return _Program(tuple((f["name"], _reader(f["type"], named)) for f in fields[: last + 1]))
-    except (_Misfit, KeyError, ValueError, TypeError):
+    except (_Misfit, KeyError, ValueError, TypeError, RecursionError):
         return None
 
 
@@ -116,7 +116,7 @@ def _reader(avro: Any, named: dict[str, Any]) -> Reader:
         if avro in _PRIMITIVES:
             return _PRIMITIVES[avro]
         if avro in named:
-            return _reader(named[avro], {**named, avro: None})
+            return _reader(named[avro], named)
         raise _Misfit
     if isinstance(avro, list):
         return _optional(avro, named)
@@ -125,9 +125,12 @@ def _reader(avro: Any, named: dict[str, Any]) -> Reader:
     kind = avro["type"]
     match kind:
         case "record":
-            for name in (avro["name"], f"{avro.get('namespace', '')}.{avro['name']}"):
-                named[name] = avro
-            return _record([(f["name"], _reader(f["type"], named)) for f in avro["fields"]])
+            names = (avro["name"], f"{avro.get('namespace', '')}.{avro['name']}")
+            # A record within itself has no end: within it, its name stands for nothing.
+            named.update(dict.fromkeys(names))
+            fields = [(f["name"], _reader(f["type"], named)) for f in avro["fields"]]
+            named.update(dict.fromkeys(names, avro))
+            return _record(fields)
         case "enum":
             named[avro["name"]] = avro
             return _enum(avro["symbols"])

@@ -13,6 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 
 import psycopg
 
@@ -47,6 +48,8 @@ FAILING = 3
 BEGUN_S, BEGUN_LOOK_S = 1.0, 0.1
 """How long, and how often, to look whether a restart has begun. Kafka Connect answers before it
 carries one out, which takes longer while its workers meet anew."""
+SLOW_LOOKS = 3
+"""Looks, a pause between two of them, at which a restart may still be to come: 22 s in all."""
 LOOKS = "keeper"
 """Stands for all connectors, when they cannot be looked after."""
 
@@ -130,6 +133,7 @@ class ConnectorKeeper:
         try:
             desired = self._look_at(name, source, connect)
             if self._ensured.get(name) != desired:
+                self._asked.pop(name, None)
                 status = self._ensure(source, connect)
                 # As it was before: what changed meanwhile, by DDL or by this itself, is applied
                 # at the next look.
@@ -141,6 +145,7 @@ class ConnectorKeeper:
                 self._asked.pop(name, None)
         except NotFound as error:
             self._ensured.pop(name, None)
+            self._asked.pop(name, None)
             self._note(name, error)
         except PenstockError as error:
             self._note(name, error)
@@ -159,12 +164,13 @@ class ConnectorKeeper:
         waits = name in self._asked and self._asked[name] == status.cause
         self._asked[name] = status.cause
         limit = time.monotonic() + BEGUN_S
-        while time.monotonic() < limit:
-            if not connect.status(status.name).failed:
-                del self._asked[name]
-                break
-            time.sleep(BEGUN_LOOK_S)
-        if waits and self._failures.get(name, 0) < len(PAUSES_S):
+        with suppress(PenstockError):
+            while time.monotonic() < limit:
+                if not connect.status(status.name).failed:
+                    del self._asked[name]
+                    break
+                time.sleep(BEGUN_LOOK_S)
+        if waits and self._failures.get(name, 0) < SLOW_LOOKS:
             raise Unavailable(text)
         raise Unavailable(text, connector=status.name)
 
@@ -208,9 +214,15 @@ class ConnectorKeeper:
                 record_capture(self._lake, entry.name, DROPPED, {})
         for name in set(self.states) - set(sources) - {OUTBOX, FILES, LOOKS}:
             self.states.pop(name)
-            for known in (self._ensured, self._failures, self._crashes, self._reasons):
-                known.pop(name, None)
+            self._forget(name)
             self._guard.forget(name)
+
+    def _forget(self, name: str) -> None:
+        """Forget what was known of a connector that is not there any more."""
+        for known in (self._ensured, self._failures, self._crashes, self._reasons, self._asked):
+            known.pop(name, None)
+        self._wait.pop(name, None)
+        self._steady.pop(name, None)
 
     def _store_exists(self) -> bool:
         try:

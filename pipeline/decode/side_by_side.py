@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kernel.errors import Unavailable
 from lake.table_columns import CHANGE, DECODED
 from schemas.wire import HEADER_BYTES
 
@@ -64,7 +65,13 @@ def _groups(batch: pa.RecordBatch) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _decoded(topic: str, records: pa.RecordBatch, decoder: Many) -> pa.RecordBatch | None:
-    columns = decoder.many(topic, records)
+    try:
+        columns = decoder.many(topic, records)
+    except Unavailable:
+        raise
+    except Exception:
+        # Whichever record is at fault is rejected when each is decoded for itself, with its reason.
+        return None
     if columns is None:
         return None
     n = records.num_rows

@@ -26,6 +26,7 @@ PATIENCE_S = 5.0
 HELD_BYTES = 8 * 2**20
 """What is kept of records behind a range, while others of the range are waited for."""
 _AT_ONCE = 10_000
+_IN_A_FLOOD = 500
 _LOOK_S = 0.01
 _PASSING = frozenset(
     {
@@ -38,6 +39,10 @@ _PASSING = frozenset(
     }
 )
 """What the consumer tells of and gets over by itself."""
+_ODD = (SystemError, UnicodeError, OverflowError, pa.ArrowInvalid)
+"""What the client and Arrow raise over names of headers and times that they cannot say."""
+_MESSAGE_BYTES = 300
+"""What a record takes beside its bytes."""
 RECORDS = pa.schema(
     [
         ("topic", pa.string()),
@@ -82,8 +87,8 @@ class DriverReads:
         try:
             self._go_to({place: first for place, (first, _) in wanted.items()})
             found = self._read({place: last for place, (_, last) in wanted.items()}, most_bytes)
-        except KafkaException as error:
-            log.warning("a range is left to Spark to read: %s", error)
+        except (KafkaException, *_ODD) as error:
+            log.warning("a range is left to Spark to read: %r", error)
             found = None
         except BaseException:
             self.close()
@@ -105,7 +110,7 @@ class DriverReads:
         """Return what lies below the ends; None where nothing comes any more."""
         size, found = 0, list[pa.RecordBatch]()
         taken: Sequence[Message] = self._held_below(ends)
-        limit = time.monotonic() + PATIENCE_S
+        limit, in_vain = time.monotonic() + PATIENCE_S, False
         while True:
             if taken:
                 found.append(_batch(taken))
@@ -119,7 +124,10 @@ class DriverReads:
             if time.monotonic() > limit:
                 log.warning("%d records did not come within %g s", missing, PATIENCE_S)
                 return None
-            taken = self._polled(ends, min(missing, _AT_ONCE))
+            # Where others flood, who asks for one record at a time waits for long.
+            most = max(missing, _IN_A_FLOOD) if in_vain else missing
+            taken = self._polled(ends, min(most, _AT_ONCE))
+            in_vain = not taken
 
     def _polled(self, ends: Mapping[Place, int], most: int) -> list[Message]:
         """Take what has come: what is below the ends is returned, what is behind them is held."""
@@ -128,16 +136,18 @@ class DriverReads:
         for message in self._consumer.consume(most, _LOOK_S):
             # These may be None, says the client, which is so of other messages.
             place: Any = (message.topic(), message.partition())
-            offset = _offset(message)
             error = message.error()
-            if error is not None:
-                if error.code() == KafkaError._PARTITION_EOF and place in self._at:
-                    # Markers of transactions take up offsets and are no records.
-                    self._reached[place] = max(self._reached[place], offset)
-                elif error.code() not in {KafkaError._PARTITION_EOF, *_PASSING}:
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                # What is said of no topic, as of groups, which are not used, ends in patience.
+                if message.topic() is not None and error.code() not in _PASSING:
                     raise KafkaException(error)
                 continue
+            offset = _offset(message)
             if place not in self._at or offset < self._reached[place]:
+                continue
+            if error is not None:
+                # Markers of transactions take up offsets and are no records.
+                self._reached[place] = offset
                 continue
             self._reached[place] = offset + 1
             if offset < ends.get(place, -1):
@@ -214,7 +224,9 @@ def _offset(message: Message) -> int:
 
 
 def _size(message: Message) -> int:
-    return len(message.key() or b"") + len(message.value() or b"")
+    told: Any = message.headers() or ()
+    headers = sum(len(name) + len(value or b"") for name, value in told)
+    return _MESSAGE_BYTES + len(message.key() or b"") + len(message.value() or b"") + headers
 
 
 def _batch(messages: Sequence[Message]) -> pa.RecordBatch:

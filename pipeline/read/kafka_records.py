@@ -18,7 +18,14 @@ from kernel.positions import Offsets
 from lake.collecting import NAMES_OF_FILES, collected, small_epoch
 from lake.sessions import session_beside
 from lake.table_columns import DECODED
-from pipeline.decode.records import BatchDecoder, Router, decode, decode_batches, row_of
+from pipeline.decode.records import (
+    BatchDecoder,
+    Router,
+    decode,
+    decode_batches,
+    put_together,
+    row_of,
+)
 from pipeline.log.log_task import TOLD, Facts, LogTask
 from pipeline.log.staged_rows import Staged
 from pipeline.read.kafka_topics import TIMEOUT_S, KafkaTopics
@@ -149,7 +156,7 @@ def decode_records(records: DataFrame, router: Router, *, here: bool, most_bytes
 
 def decoded_here(records: pa.Table, router: Router) -> pa.Table:
     """Decode records (`RECORD_COLUMNS`) in this process, and return the rows as `DECODED`."""
-    batches = decode_batches(iter(records.to_batches()), router)
+    batches = decode_batches(put_together(iter(records.to_batches())), router)
     return pa.Table.from_batches(batches, DECODED)
 
 

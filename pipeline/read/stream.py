@@ -12,6 +12,7 @@ import shutil
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -277,9 +278,9 @@ class IngestRun:
         with self._loop.working("the end of a run"):
             with self._turn:
                 query = self._query  # No batch is amid its epoch; one that begins now ends at once.
-            if query is not None:
-                query.stop()
-            self.close()
+            with closing(self):
+                if query is not None:
+                    query.stop()
 
     def close(self) -> None:
         """Leave the broker; of a run that has ended, or has finished what was unfinished."""
@@ -310,7 +311,7 @@ class IngestRun:
         return replace(signs, waits=f"{unread} records wait in Kafka") if unread > 0 else signs
 
     def _at_work(self, _: DataFrame, batch_id: int) -> None:
-        """Make an epoch of what Spark has planned: of its offsets, its frame is not asked for."""
+        """Make an epoch of the offsets that Spark has planned; its frame is not asked for."""
         if self._apart:
             self._early = self._decoded_early(batch_id)
         with self._loop.working("the begin of a batch"):

@@ -34,6 +34,7 @@ PLAIN = {**SCHEMA, "fields": SCHEMA["fields"][:2]}
 TOPIC = "lake.events.flight"
 ROWS = 12
 
+DEEP = b'{"a":' * 700 + b"{}" + b"}" * 700
 ODD: dict[str, list[bytes | None]] = {
     "id": [b"CF468130-867B-49FB-8318-A28DCF1834AB", b"cf468130867b49fb8318a28dcf1834ab", b"7", b""],
     "store_id": [b"another", b"", None, b"\xff"],
@@ -53,7 +54,16 @@ ODD: dict[str, list[bytes | None]] = {
     "data_format": [b"1", b"00", b"x", b""],
     "subject": [b"me", b"", None],
     "key_id": [b"k", None],
-    "metadata": [b"", None, b"[]", b"{", b'{"a": 1e400}', '{"ü":"\\u00e9"}'.encode(), b'{"a":1.0}'],
+    "metadata": [
+        b"",
+        None,
+        b"[]",
+        b"{",
+        b'{"a": 1e400}',
+        '{"ü":"\\u00e9"}'.encode(),
+        b'{"a":1.0}',
+        DEEP,
+    ],
     "tags": [b"", None, b"{}", b"[1]", b'["b","b"]', b"null"],
     "occurred_at": [
         b"2013-01-01T05:15:00.123456789Z",
@@ -193,3 +203,19 @@ def test_usual_events_are_read_side_by_side_at_all() -> None:
     odd = {n: {"subject": b"me", "metadata": b"", "tags": None} for n in range(ROWS)}
     assert decoder_of(PLAIN).many(TOPIC, batch(PLAIN, odd)) is not None
     assert decoder_of(PLAIN).many(TOPIC, batch(PLAIN, {3: {"position": b"0"}})) is None
+
+
+def test_a_record_within_a_record_stops_no_batch() -> None:
+    """A type that holds itself has no columns to be read side by side."""
+    node = {
+        "type": "record",
+        "name": "Node",
+        "fields": [{"name": "next", "type": ["null", "Node"]}],
+    }
+    schema = {"type": "record", "name": "Data", "fields": [{"name": "first", "type": node}]}
+    out = io.BytesIO()
+    data = {"first": {"next": {"next": None}}}
+    fastavro.schemaless_writer(out, fastavro.parse_schema(json.loads(json.dumps(schema))), data)
+    records = batch(PLAIN, {n: {"value": frame(1, out.getvalue())} for n in range(ROWS)})
+    found = decoded(decoder_of(schema), records)
+    assert found["kind"].to_pylist() == ["event"] * ROWS

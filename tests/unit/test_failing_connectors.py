@@ -15,7 +15,7 @@ from cdc.capture import CaptureStatus
 from cdc.connect import ConnectClient, ConnectorStatus
 from cdc.slots import unreadable
 from cdc.upkeep import connector_keeper
-from cdc.upkeep.connector_keeper import FAILING, PAUSES_S, STEADY_LOOKS, ConnectorKeeper
+from cdc.upkeep.connector_keeper import FAILING, SLOW_LOOKS, STEADY_LOOKS, ConnectorKeeper
 from cdc.upkeep.slot_guard import SlotMetrics
 from lake.layout import Lake
 
@@ -37,6 +37,8 @@ class Worker:
             self.restarts += 1
             self.state = self.begun or self.state
             return httpx.Response(202)
+        if self.state == "gone":
+            return httpx.Response(500, content=json.dumps({"message": "rebalancing"}))
         task = {"state": self.state, "worker_id": "w"}
         if self.state == FAILED:
             task["trace"] = self.trace
@@ -83,14 +85,34 @@ def test_failing_over_and_over_is_a_state_until_it_runs_steadily(keeper: Connect
 def test_a_crash_is_counted_once_however_late_its_restart_comes(keeper: ConnectorKeeper) -> None:
     """While Connect's workers meet anew, the old state is told for some seconds."""
     worker = Worker()
-    for _ in range(len(PAUSES_S)):
+    for _ in range(SLOW_LOOKS + 1):
         look(keeper, worker, FAILED)
     assert keeper.failing == {}
-    assert worker.restarts == len(PAUSES_S)
+    assert worker.restarts == SLOW_LOOKS + 1
     assert "failed and is restarted" in keeper.states["shop"]
-    for _ in range(2):
-        look(keeper, worker, FAILED)
+    look(keeper, worker, FAILED)
     assert "shop" in keeper.failing, "restarts that never begin"
+
+
+def test_a_crash_is_counted_when_connect_goes_amid_its_restart(keeper: ConnectorKeeper) -> None:
+    worker = Worker()
+    worker.begun = "gone"
+    for _ in range(FAILING):
+        worker.trace += "!"
+        look(keeper, worker, FAILED)
+    assert "shop" in keeper.failing
+
+
+def test_a_source_that_is_dropped_is_forgotten(
+    keeper: ConnectorKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = Worker()
+    look(keeper, worker, FAILED)
+    monkeypatch.setattr(keeper._guard, "forget", lambda name: None)
+    monkeypatch.setattr(keeper._deployed, "entries", list)
+    keeper._drop_missing({})
+    known = (keeper._asked, keeper._wait, keeper._steady, keeper._crashes, keeper.states)
+    assert not any("shop" in each for each in known)
 
 
 def test_a_task_that_fails_within_its_start_crashes_each_time(keeper: ConnectorKeeper) -> None:
