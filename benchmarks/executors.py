@@ -49,6 +49,7 @@ from pipeline.decode.records import Decoder
 from pipeline.log.large_folds import LARGE_ROWS, split
 from pipeline.log.log_task import Facts
 from pipeline.log.staged_rows import Staged
+from pipeline.read.driver_reads import RECORDS
 from pipeline.read.kafka_records import (
     decode_records,
     session_for_records,
@@ -74,17 +75,6 @@ AT = datetime(2013, 1, 1, tzinfo=UTC)
 SCHEMA = (
     '{"type": "record", "name": "departed", "fields": [{"name": "words", '
     '"type": {"type": "fixed", "name": "words", "size": 96}}]}'
-)
-RAW = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-    ]
 )
 
 
@@ -271,7 +261,7 @@ def _records(folder: Path, size: int) -> Path:
         for first in range(0, each, FILE_ROWS):
             offsets = range(first, min(each, first + FILE_ROWS))
             rows = [_record(partition, offset) for offset in offsets]
-            table = pa.Table.from_pylist(rows, schema=RAW)
+            table = pa.Table.from_pylist(rows, schema=RECORDS)
             pq.write_table(table, folder / f"{partition}-{first:09d}.parquet")
     return folder
 

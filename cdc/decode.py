@@ -28,7 +28,7 @@ from typing import Any
 import pyarrow as pa
 
 from cdc.change_vectors import read_changes
-from kernel.errors import NotFound, PenstockError, SchemaViolation, Unavailable
+from kernel.errors import NotFound, PenstockError, Unavailable
 from kernel.positions import Lsn
 from schemas.columns import decode_value, envelope_shape
 from schemas.debezium import is_unchanged
@@ -124,7 +124,7 @@ class ChangeDecoder:
         values = records.column("value")
         try:
             schema = self.schemas.schema(schema_id_of(values[0].as_py()))
-        except (NotFound, SchemaViolation):
+        except NotFound:
             return None
         tables = frozenset(self.event_times)
         return read_changes(values, schema, source=self.source, event_times=tables)

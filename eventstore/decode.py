@@ -37,14 +37,10 @@ class EventDecoder:
     def many(self, topic: str, records: pa.RecordBatch) -> pa.Table | None:
         """Decode many ordinary events of one topic and schema at once; see `event_vectors`.
 
-        None where that is not possible: then each record is to be decoded for itself.
+        None, or an error, where that is not possible: then each is to be decoded for itself.
         """
-        try:
-            schema_id = schema_id_of(records.column("value")[0].as_py())
-            schema = self.schemas.schema(schema_id)
-        except (NotFound, SchemaViolation):
-            return None
-        return read_events(topic, records, schema_id, schema)
+        schema_id = schema_id_of(records.column("value")[0].as_py())
+        return read_events(topic, records, schema_id, self.schemas.schema(schema_id))
 
 
 def decode_event(record: KafkaRecord, schemas: SchemaLookup) -> RecordedEvent | Rejected:

@@ -1,8 +1,8 @@
 """Records of many events as Arrow columns at once: the quick way of `decode.decode_event`.
 
-It answers only where it gives exactly what the way one by one gives, and None otherwise: records
-whose headers are not those that the outbox sends, in its order and its spelling, or of which one is
-to be rejected, are decoded one by one.
+It answers only where it gives exactly what the way one by one gives, with None or an error
+otherwise: records whose headers are not those that the outbox sends, in its order and its spelling,
+or of which one is to be rejected, are decoded one by one.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from eventstore.headers import Unusable, metadata_of, tags_of
-from kernel.errors import SchemaViolation
+from eventstore.headers import metadata_of, tags_of
 from kernel.positions import LARGEST
 from schemas.columns import decode_rows
 from schemas.records import FORMAT_AVRO
@@ -41,17 +40,14 @@ def read_events(
     """Decode records of one topic and schema, one row each, in order, named as in `DECODED`.
 
     `records` have `key`, `value` and `headers`; all values are framed with `schema_id`. None: some
-    record is not an ordinary event, or cannot be read side by side.
+    record is not an ordinary event. Raises what reading texts, numbers, JSON and bodies raises:
+    some record is to be rejected, or cannot be read in this way.
     """
-    try:
-        texts = _texts(records.column("headers"))
-        if texts is None or not _in_place(topic, records, texts, schema_id):
-            return None
-        decode_rows(records.column("value"), schema_json, "event")
-        return _rows(records, texts, schema_id)
-    except (ValueError, Unusable, SchemaViolation):
-        # Arrow's errors of texts and numbers are values' errors, as are those of JSON.
+    texts = _texts(records.column("headers"))
+    if texts is None or not _in_place(topic, records, texts, schema_id):
         return None
+    decode_rows(records.column("value"), schema_json, "event")
+    return _rows(records, texts, schema_id)
 
 
 def _texts(headers: pa.Array) -> dict[str, pa.Array] | None:

@@ -26,7 +26,8 @@ class Many(Protocol):
     """A decoder that can read many ordinary facts of one topic and schema at once."""
 
     def many(self, topic: str, records: pa.RecordBatch) -> pa.Table | None:
-        """Return their columns, named as in `DECODED`; None to have each decoded for itself.
+        """Return their columns, named as in `DECODED`; None, or any error, to have each
+        decoded for itself; `Unavailable` alone says nothing about the records.
 
         `records` have a value each. Without a `kind` they are changes, whose keys and values stay
         as they are.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cached_property, partial
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -12,7 +12,8 @@ from kernel.positions import Offsets
 from pipeline.decode.records import Router
 from pipeline.decode.side_by_side import Many
 from pipeline.executor import Executor, ExecutorChoice
-from pipeline.log.staged_rows import Stage
+from pipeline.log.log_task import Facts
+from pipeline.log.staged_rows import Stage, Staged
 from pipeline.read.driver_reads import DriverReads
 from pipeline.read.kafka_records import (
     FEW_RECORDS,
@@ -32,11 +33,16 @@ class EpochRecords:
     def __init__(
         self, spark: SparkSession, bootstrap: str, router: Router, executor: ExecutorChoice
     ) -> None:
-        self._spark = session_for_records(spark)
+        self._beside = spark
         self._bootstrap = bootstrap
         self._router = router
         self._executor = executor
         self._reads = DriverReads(bootstrap)
+
+    @cached_property
+    def _spark(self) -> SparkSession:
+        """The session in which executors read; most runs make small epochs and need none."""
+        return session_for_records(self._beside)
 
     def close(self) -> None:
         """Leave the broker."""
@@ -67,8 +73,7 @@ class EpochRecords:
         """Return what has executors decode and write records; None where they may not."""
         if not self._executor.may_pass_on:
             return None
-        stage = partial(stage_records, self._spark, self._bootstrap, start, end, self._router)
-        return self._executor.noting(stage)
+        return self._executor.noting(partial(self._staged, start, end))
 
     def try_out(self, start: Offsets, end: Offsets) -> None:
         """Decode records for nothing; raises what decoding them raises."""
@@ -76,6 +81,9 @@ class EpochRecords:
             self.decoded(start, end)
         else:
             try_decoding(self._between(start, end), self._router)
+
+    def _staged(self, start: Offsets, end: Offsets, facts: Facts) -> Staged:
+        return stage_records(self._spark, self._bootstrap, start, end, self._router, facts)
 
     def _between(self, start: Offsets, end: Offsets) -> DataFrame:
         return read_records(self._spark, self._bootstrap, start, end)

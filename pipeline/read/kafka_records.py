@@ -28,6 +28,7 @@ from pipeline.decode.records import (
 )
 from pipeline.log.log_task import TOLD, Facts, LogTask
 from pipeline.log.staged_rows import Staged
+from pipeline.read.driver_reads import RECORDS
 from pipeline.read.kafka_topics import TIMEOUT_S, KafkaTopics
 from schemas.records import KafkaRecord
 
@@ -42,7 +43,7 @@ _LEAST_SHARE = 10_000
 RECORDS_AT_ONCE = 500
 """Records that Spark hands to Python in one batch. It measures a batch behind each of its rows, for
 which it goes through all headers in it: with 10,000 that takes 48 us a record, with 500 two."""
-RECORD_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+RECORD_COLUMNS = tuple(RECORDS.names)
 
 
 class IngestBroker:

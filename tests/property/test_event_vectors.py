@@ -16,9 +16,9 @@ from kernel.positions import LARGEST
 from lake.table_columns import DECODED
 from pipeline.decode.records import Decoder, decode_batches
 from pipeline.read.driver_reads import RECORDS
-from schemas.records import Decoded, KafkaRecord
 from schemas.registry import MemoryRegistry
 from schemas.wire import frame
+from tests.support.oracles.one_by_one import AnyTopic, OneByOne
 from tests.support.services.tier import examples
 
 SCHEMA = {
@@ -112,26 +112,6 @@ def body(schema: dict[str, object], number: int) -> bytes:
     return out.getvalue()
 
 
-class OneByOne:
-    """A decoder without `many`."""
-
-    def __init__(self, decoder: EventDecoder) -> None:
-        self._decoder = decoder
-
-    def __call__(self, record: KafkaRecord) -> Decoded | None:
-        return self._decoder(record)
-
-
-class Router:
-    """Gives every topic the same decoder."""
-
-    def __init__(self, decoder: Decoder) -> None:
-        self._decoder = decoder
-
-    def decoder(self, topic: str) -> Decoder:
-        return self._decoder
-
-
 def decoder_of(schema: dict[str, object]) -> EventDecoder:
     registry = MemoryRegistry()
     assert registry.register("flight.departed", json.dumps(schema)) == 1
@@ -160,7 +140,7 @@ def batch(schema: dict[str, object], changed: dict[int, dict[str, object]]) -> p
 
 
 def decoded(decoder: Decoder, records: pa.RecordBatch) -> pa.Table:
-    found = decode_batches(iter([records]), Router(decoder))
+    found = decode_batches(iter([records]), AnyTopic(decoder))
     return pa.Table.from_batches(found, DECODED).sort_by("offset").combine_chunks()
 
 

@@ -11,7 +11,8 @@ import pytest
 from cdc.decode import ChangeDecoder
 from lake.table_columns import DECODED
 from pipeline.decode.records import Decoder, decode_batches
-from schemas.records import Decoded, KafkaRecord
+from pipeline.read.driver_reads import RECORDS
+from tests.support.oracles.one_by_one import AnyTopic, OneByOne
 
 KEPT = json.loads((Path(__file__).parent / "captured_records.json").read_text())
 TIMES = 12
@@ -23,26 +24,6 @@ class Schemas:
 
     def schema(self, schema_id: int) -> str:
         return json.dumps(KEPT["schemas"][str(schema_id)])
-
-
-class OneByOne:
-    """A decoder without `many`."""
-
-    def __init__(self, decoder: ChangeDecoder) -> None:
-        self._decoder = decoder
-
-    def __call__(self, record: KafkaRecord) -> Decoded | None:
-        return self._decoder(record)
-
-
-class Router:
-    """Gives every topic the same decoder."""
-
-    def __init__(self, decoder: Decoder) -> None:
-        self._decoder = decoder
-
-    def decoder(self, topic: str) -> Decoder:
-        return self._decoder
 
 
 def batch() -> pa.RecordBatch:
@@ -60,25 +41,11 @@ def batch() -> pa.RecordBatch:
         for kept in KEPT["records"]
         for i in range(TIMES)
     ]
-    header = pa.struct([("key", pa.string()), ("value", pa.binary())])
-    return pa.RecordBatch.from_pylist(
-        rows,
-        pa.schema(
-            [
-                ("topic", pa.string()),
-                ("partition", pa.int32()),
-                ("offset", pa.int64()),
-                ("timestamp", pa.timestamp("us", "UTC")),
-                ("key", pa.binary()),
-                ("value", pa.binary()),
-                ("headers", pa.list_(header)),
-            ]
-        ),
-    )
+    return pa.RecordBatch.from_pylist(rows, RECORDS)
 
 
 def decoded(decoder: Decoder, records: pa.RecordBatch) -> pa.Table:
-    found = decode_batches(iter([records]), Router(decoder))
+    found = decode_batches(iter([records]), AnyTopic(decoder))
     return pa.Table.from_batches(found, DECODED).sort_by(PLACE).combine_chunks()
 
 
