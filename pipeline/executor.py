@@ -23,6 +23,10 @@ from pipeline.verification.large_states import LargeStates
 FIRST_GUESS_BYTES = 1024
 _FORGETS = 0.9
 """Of a guess, when records turn out smaller: one epoch of small ones says little of the next."""
+MOST_PARTS = 8
+"""Of a batch: a larger one goes to executors as a whole, as what it says is of another size."""
+_FILLED = 0.9
+"""Of the driver's bound: the records of a part are not exactly of the size that was guessed."""
 
 
 class Executor(StrEnum):
@@ -46,11 +50,16 @@ class Executor(StrEnum):
 
 @dataclass(slots=True, kw_only=True)
 class ExecutorChoice:
-    """Chooses per epoch. `driver_bytes` is what the driver takes in at once, decoded."""
+    """Chooses per epoch. `driver_bytes` is what the driver takes in at once, decoded.
+
+    A batch may be made into up to `most_parts` epochs that the driver takes in one after the other:
+    executors on its own cores take more of these for a record than it does itself.
+    """
 
     asked: Executor
     driver_bytes: int
     record_bytes: float = field(default=FIRST_GUESS_BYTES)
+    most_parts: int = 1
 
     def of(self, records: int) -> Executor:
         """Return who decodes so many records: the driver or Spark's executors."""
@@ -58,6 +67,14 @@ class ExecutorChoice:
             return self.asked
         small = records * self.record_bytes <= self.driver_bytes
         return Executor.DRIVER if small else Executor.SPARK
+
+    def at_once(self, records: int) -> int:
+        """Return how many of a batch of records are to be made into its next epoch."""
+        if self.asked is not Executor.AUTO or self.of(records) is Executor.DRIVER:
+            return records
+        part = max(1, int(_FILLED * self.driver_bytes / self.record_bytes))
+        parts = -(-records // part)
+        return -(-records // parts) if parts <= self.most_parts else records
 
     def rows_at_once(self, most: int) -> int:
         """Return how many rows of the log the driver takes at once, where it could take `most`."""

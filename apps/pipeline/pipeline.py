@@ -25,6 +25,7 @@ from apps.pipeline.neighbours import neighbours_of
 from apps.pipeline.routing import router_of
 from apps.pipeline.watchdog import Looping, Watchdog, watchdog_of
 from apps.settings import Settings
+from apps.shipment import is_elsewhere
 from cdc.copies.table_copier import TableCopier
 from cdc.upkeep.connector_keeper import ConnectorKeeper
 from cdc.upkeep.source_lag import SourceHeads
@@ -48,7 +49,7 @@ from pipeline.current.bucketed_merge import large_merge
 from pipeline.current.merging import MergeBeside
 from pipeline.current.tables import CurrentTables
 from pipeline.current.tail import FoldPolicy
-from pipeline.executor import Executor, ExecutorChoice
+from pipeline.executor import MOST_PARTS, Executor, ExecutorChoice
 from pipeline.installs.install_book import InstallBook
 from pipeline.lanes.lane_book import LaneBook
 from pipeline.position.lag import StoreHeads
@@ -96,6 +97,7 @@ class Pipeline:
         self._executor = ExecutorChoice(
             asked=Executor.named(settings.text("pipeline.executor")),
             driver_bytes=settings.number("pipeline.driver_bytes"),
+            most_parts=1 if is_elsewhere(settings.text("spark.master")) else MOST_PARTS,
         )
         self._executors = self._executor.executors(SparkTasks(spark))
         large = self._executor.large_compaction(SparkCompaction(spark))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from kernel.errors import Unavailable
@@ -11,7 +12,42 @@ from kernel.positions import Offsets, TopicId
 from pipeline.commit.ingest import Ingest
 from pipeline.commit.manifest_rows import Bound
 from pipeline.read.gaps import ReadStanding, Skip, next_offsets, standing_of
+from pipeline.read.kafka_records import records_between
 from pipeline.read.kafka_topics import KafkaTopics
+
+MESSAGES = ".message"
+"""How the topics end that Debezium sends logical messages to."""
+
+
+def only_messages(bound: Bound) -> bool:
+    """Whether only topics of logical messages moved on, where heartbeats are among the records."""
+    moved = (topic for topic, places in bound.end.items() if places != bound.start.get(topic))
+    return all(topic.endswith(MESSAGES) for topic in moved)
+
+
+def part_from(bound: Bound, start: Offsets) -> tuple[Offsets, Offsets]:
+    """Return the part of an epoch's offsets that begins at `start`."""
+    return start, {t: {p: bound.end[t][p] for p in places} for t, places in start.items()}
+
+
+def next_part(bound: Bound, at_once: Callable[[int], int]) -> Bound:
+    """Return an epoch over the next part of what a batch still has: the same share of each topic.
+
+    `at_once` says how many of so many records it may have. It has at least one of each partition
+    that has any: whoever asks again until the ends are those of `bound` comes to them.
+    """
+    records = records_between(bound.start, bound.end)
+    most = at_once(records)
+    if most >= records:
+        return bound
+    end = {
+        topic: {
+            place: (first := bound.start[topic][place]) - (first - last) * most // records
+            for place, last in places.items()
+        }
+        for topic, places in bound.end.items()
+    }
+    return replace(bound, end=end)
 
 
 class BatchPlans:
@@ -37,7 +73,7 @@ class BatchPlans:
         self._topic_ids = dict(ids)
 
     def bound(self, batch_id: int) -> Bound:
-        """Return the next epoch, bound to the offsets of a batch."""
+        """Return the next epoch, bound to what a batch has behind the epochs before."""
         end = self._planned(batch_id)
         start, topics = self._known(end)
         new = {

@@ -52,6 +52,10 @@ class EpochRecords:
         """Say whether so many records are decoded in this process."""
         return self._executor.of(records_between(start, end)) is Executor.DRIVER
 
+    def at_once(self, records: int) -> int:
+        """Return how many of a batch of records are to be made into its next epoch."""
+        return self._executor.at_once(records)
+
     def decoded(self, start: Offsets, end: Offsets) -> pa.Table:
         """Return the records in `[start, end)`, decoded. Raises `TooLarge`."""
         slow = {t: p for t, p in end.items() if not isinstance(self._router.decoder(t), Many)}

@@ -1,4 +1,4 @@
-"""Ingest as a Structured Streaming query: Spark plans offsets, every batch becomes an epoch.
+"""Ingest as a Structured Streaming query: Spark plans offsets, a batch becomes an epoch, or a few.
 
 The manifest is the truth, Spark's checkpoint is scratch: each start is a new run with a fresh
 checkpoint that begins at the manifest's offsets, after the epoch that a crash left unfinished was
@@ -12,8 +12,8 @@ import shutil
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from contextlib import closing
-from dataclasses import replace
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -31,7 +31,7 @@ from pipeline.commit.manifest import Manifest
 from pipeline.commit.manifest_rows import Bound, Committed
 from pipeline.executor import ExecutorChoice
 from pipeline.installs.install_book import InstallBook
-from pipeline.read.batch_plan import BatchPlans
+from pipeline.read.batch_plan import MESSAGES, BatchPlans, next_part, only_messages, part_from
 from pipeline.read.epoch_records import EpochRecords
 from pipeline.read.gaps import (
     Gap,
@@ -53,19 +53,13 @@ from pipeline.read.turns import Stopped, Turn
 _TOPICS_APPEARED = "you must specify all TopicPartitions"
 """Part of what Spark says when its own list of partitions is newer than the one we gave."""
 
-_MESSAGES = ".message"
-"""How the topics end that Debezium sends logical messages to."""
 
+@dataclass(frozen=True, slots=True)
+class _Early:
+    """A part of a batch up to `end`, decoded before its turn; `rows` None: executors decode it."""
 
-def _only_messages(bound: Bound) -> bool:
-    """Whether only topics of logical messages moved on, where heartbeats are among the records."""
-    moved = (topic for topic, places in bound.end.items() if places != bound.start.get(topic))
-    return all(topic.endswith(_MESSAGES) for topic in moved)
-
-
-def _within(bound: Bound, start: Offsets) -> tuple[Offsets, Offsets]:
-    """Return the part of an epoch's offsets that begins at `start`."""
-    return start, {t: {p: bound.end[t][p] for p in places} for t, places in start.items()}
+    end: Offsets
+    rows: pa.Table | None
 
 
 class IngestRun:
@@ -121,7 +115,6 @@ class IngestRun:
         self._turn = turn or Turn()
         self._apart = apart
         self._much = much
-        self._early: pa.Table | None = None
         self.bulky: str | None = None
         self.epochs = 0
         self._stopping = False
@@ -151,7 +144,7 @@ class IngestRun:
     def _finished(self, bound: Bound, there: Offsets, without: Collection[str]) -> Committed:
         """Make a bound epoch from what is `there`, but for lanes that are left out."""
         left_out = [t for t in bound.end if self._lane(t) in without]
-        start, end = _within(bound, {t: at for t, at in there.items() if t not in left_out})
+        start, end = part_from(bound, {t: at for t, at in there.items() if t not in left_out})
         if not end:
             return self._ingest.run_epoch(bound, DECODED.empty_table, without=left_out)
         done = self._run(bound, (start, end), may_rest=False, without=left_out)
@@ -170,7 +163,7 @@ class IngestRun:
         for lane in sorted({self._lane(topic) for topic in there} - set(self._without)):
             own = {topic: at for topic, at in there.items() if self._lane(topic) == lane}
             try:
-                self._records.try_out(*_within(bound, own))
+                self._records.try_out(*part_from(bound, own))
             except Exception as own_error:
                 found[lane] = own_error
         if not found or len(found) >= len(self._router.lanes - set(self._without)):
@@ -311,35 +304,42 @@ class IngestRun:
         return replace(signs, waits=f"{unread} records wait in Kafka") if unread > 0 else signs
 
     def _at_work(self, _: DataFrame, batch_id: int) -> None:
-        """Make an epoch of the offsets that Spark has planned; its frame is not asked for."""
-        if self._apart:
-            self._early = self._decoded_early(batch_id)
-        with self._loop.working("the begin of a batch"):
-            self._batch(batch_id)
+        """Make epochs of the offsets that Spark has planned; its frame is not asked for."""
+        more = True
+        while more:
+            early = self._decoded_early(batch_id) if self._apart else None
+            with self._loop.working("the begin of a batch"):
+                more = self._part(batch_id, early)
 
-    def _decoded_early(self, batch_id: int) -> pa.Table | None:
-        """Decode a batch of one lane before its turn; None where executors have to do it."""
+    def _decoded_early(self, batch_id: int) -> _Early:
+        """Decode a part of a batch of one lane before its turn, unless executors have to do it."""
         try:
-            bound = self._bound(batch_id)
-            within = bound.start, bound.end
-            return self._records.decoded(*within) if self._records.small(*within) else None
-        except TooLarge:
-            return None
+            bound = self._next_part(self._bound(batch_id))
+            within, rows = (bound.start, bound.end), None
+            with suppress(TooLarge):
+                rows = self._records.decoded(*within) if self._records.small(*within) else None
         except BaseException as error:
             self._error = error
             raise
+        return _Early(bound.end, rows)
 
-    def _batch(self, batch_id: int) -> None:
+    def _next_part(self, bound: Bound) -> Bound:
+        """Return the part of a batch to make an epoch of; what may be passed by is not parted."""
+        return bound if only_messages(bound) else next_part(bound, self._records.at_once)
+
+    def _part(self, batch_id: int, early: _Early | None) -> bool:
+        """Make an epoch of the next part of a batch; say whether there is more of it."""
         with self._turn:
             if self._stopping or self._turn.error is not None:
                 self._stopping = True
                 raise Stopped
             try:
                 self._before_epoch()
-                bound = self._bound(batch_id)
-                self._leave_to_others(bound)
-                within = bound.start, bound.end
-                done = self._run(bound, within, may_rest=_only_messages(bound))
+                whole = self._bound(batch_id)
+                self._leave_to_others(whole)
+                bound = replace(whole, end=early.end) if early else self._next_part(whole)
+                rest, rows = only_messages(bound), early.rows if early else None
+                done = self._run(bound, (bound.start, bound.end), may_rest=rest, early=rows)
             except Stopped:
                 raise
             except BaseException as error:
@@ -352,6 +352,7 @@ class IngestRun:
                 self._after_rest(bound.end)
             else:
                 self._after_epoch(done)
+            return bound.end != whole.end
 
     def _bound(self, batch_id: int) -> Bound:
         assert self._plans is not None, "the run has begun"
@@ -363,7 +364,7 @@ class IngestRun:
             return
         counts: Counter[str] = Counter()
         for topic, places in bound.end.items():
-            if not topic.endswith(_MESSAGES):
+            if not topic.endswith(MESSAGES):
                 counts[self._lane(topic)] += records_between(bound.start, {topic: places})
         lane, most = max(counts.items(), key=lambda each: each[1], default=("", 0))
         if most > self._much and counts.total() > most:
@@ -380,12 +381,12 @@ class IngestRun:
         *,
         may_rest: bool,
         without: Collection[str] = (),
+        early: pa.Table | None = None,
     ) -> Committed | None:
         """Return the epoch; None for a batch that said nothing and was passed by.
 
-        Its records are those `within` two offsets.
+        Its records are those `within` two offsets, which were decoded `early` or are now.
         """
-        early, self._early = self._early, None
         decode = partial(self._records.decoded, *within)
         if early is not None or (may_rest and self._records.small(*within)):
             decoded = decode() if early is None else early

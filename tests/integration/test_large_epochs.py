@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,13 +10,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from apps.settings import Settings
-from kernel.errors import TooLarge
+from kernel.errors import TooLarge, Unavailable
 from kernel.loops import Loop
 from lake.attempt_files import stem_of
 from lake.layout import Lake
 from lake.tables import Tables
 from pipeline.commit.manifest_rows import Committed
-from pipeline.executor import Executor, ExecutorChoice
+from pipeline.executor import MOST_PARTS, Executor, ExecutorChoice
 from pipeline.installs.install_book import InstallBook
 from pipeline.read.kafka_records import decode_records, read_records
 from pipeline.read.kafka_topics import KafkaTopics
@@ -99,31 +99,13 @@ def test_a_backlog_goes_by_executors_and_what_comes_then_by_the_driver(
     choice = ExecutorChoice(asked=Executor.AUTO, driver_bytes=100_000, record_bytes=1)
     made: list[Committed] = []
 
-    def taken() -> int:
-        return sum(each.counts["events"] for each in made)
-
-    run = IngestRun(
-        spark,
-        KafkaTopics(feed.bootstrap),
-        epochs.router,
-        epochs.ingest,
-        InstallBook(lake, epochs.tables),
-        captures={},
-        without=(),
-        checkpoints=tmp_path / "checkpoints",
-        max_records=10_000,
-        executor=choice,
-        loop=Loop("ingest"),
-        before_epoch=lambda: None,
-        after_epoch=made.append,
-        after_rest=lambda _: None,
-    )
+    run = run_of(epochs, choice, tmp_path, made.append)
     run.start()
     try:
         until(lambda: len(made) == 1 or run.error is not None, "the backlog is an epoch")
         fed(feed, 4_001, 4_010)
         # The broker may get them in two requests, and the stream see them one after the other.
-        until(lambda: taken() == 4_010 or run.error is not None, "what came then is taken in")
+        until(lambda: taken(made) == 4_010 or run.error is not None, "what came then is taken in")
     finally:
         run.stop()
     assert run.error is None
@@ -133,6 +115,82 @@ def test_a_backlog_goes_by_executors_and_what_comes_then_by_the_driver(
     assert not any(by_executors(lake, each.epoch) for each in made[1:])
     assert choice.of(4_000) is Executor.SPARK
     assert choice.of(10) is Executor.DRIVER
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_backlog_is_made_into_epochs_that_the_driver_takes_in(
+    stack: Settings, spark: SparkSession, lake: Lake, prefix: str, tmp_path: Path, apart: bool
+) -> None:
+    """Each record once, in an order that goes on where the last epoch ended: amid a batch, too."""
+    feed = EventFeed(stack, prefix)
+    fed(feed, 1, 4_000)
+    made: list[Committed] = []
+
+    def begun(after_epoch: Callable[[Committed], None]) -> IngestRun:
+        epochs = Epochs(spark, lake, event_router(stack, prefix), feed.bootstrap)
+        choice = ExecutorChoice(
+            asked=Executor.AUTO, driver_bytes=1_000_000, record_bytes=1_000, most_parts=MOST_PARTS
+        )
+        run = run_of(epochs, choice, tmp_path, after_epoch, apart=apart)
+        run.finish_unfinished(epochs.manifest)
+        run.start()
+        return run
+
+    def dies(done: Committed) -> None:
+        made.append(done)
+        if len(made) == 2:
+            raise Unavailable("its process died amid a batch")
+
+    first = begun(dies)
+    until(lambda: first.error is not None, "it dies")
+    assert "amid a batch" in str(first.error)
+    first.stop()
+    assert len(made) == 2
+    second = begun(made.append)
+    try:
+        until(lambda: taken(made) == 4_000 or second.error is not None, "all are taken in")
+    finally:
+        second.stop()
+    assert second.error is None
+    rows = Tables().read(lake.path(LOG))
+    assert rows is not None
+    assert sorted(rows["position"].to_pylist()) == list(range(1, 4_001))
+    assert [each.epoch for each in made] == list(range(1, len(made) + 1))
+    assert max(each.counts["events"] for each in made) <= 900
+    assert not any(by_executors(lake, each.epoch) for each in made)
+
+
+def taken(made: Sequence[Committed]) -> int:
+    """Return how many events some epochs took in."""
+    return sum(each.counts["events"] for each in made)
+
+
+def run_of(
+    epochs: Epochs,
+    choice: ExecutorChoice,
+    folder: Path,
+    after_epoch: Callable[[Committed], None],
+    *,
+    apart: bool = False,
+) -> IngestRun:
+    """Return a run of the stream itself over the topics of some epochs."""
+    return IngestRun(
+        epochs.spark,
+        KafkaTopics(epochs.bootstrap),
+        epochs.router,
+        epochs.ingest,
+        InstallBook(epochs.lake, epochs.tables),
+        captures={},
+        without=(),
+        checkpoints=folder / "checkpoints",
+        max_records=10_000,
+        executor=choice,
+        loop=Loop("ingest"),
+        before_epoch=lambda: None,
+        after_epoch=after_epoch,
+        after_rest=lambda _: None,
+        apart=apart,
+    )
 
 
 def by_executors(lake: Lake, epoch: int) -> bool:

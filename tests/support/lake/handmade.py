@@ -70,6 +70,7 @@ class HandMade:
         store: str = "store",
         progress: Progress | None = None,
         end: Offsets | None = None,
+        counts: Mapping[str, int] | None = None,
     ) -> Epoch:
         """Commit an epoch; `logs` are appended, every table known so far belongs to it."""
         last, epoch = self.manifest.last(), self.next_epoch
@@ -89,7 +90,7 @@ class HandMade:
                 cuts={"shop": 100 * epoch},
                 pending_from={},
                 tables=tables,
-                counts={"events": 1},
+                counts=counts or {"events": 1},
                 timings_ms={"append": 1.5},
                 at=datetime.now(UTC),
             )
