@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from apps.executor_choice import executor_choice
 from apps.settings import Settings
 from apps.shipment import is_elsewhere
 from lake.executor_rows import SparkRows
-from pipeline.executor import Executor, ExecutorChoice
 from pipeline.verification.large_states import LargeStates
 
 if TYPE_CHECKING:
@@ -16,11 +16,8 @@ if TYPE_CHECKING:
 
 def large_states(found: Settings) -> LargeStates | None:
     """Return who hashes tables that are too large for a command; None where it does it itself."""
-    choice = ExecutorChoice(
-        asked=Executor.named(found.text("pipeline.executor")),
-        driver_bytes=found.number("pipeline.driver_bytes"),
-    )
     master = found.text("replay.spark_master")
+    choice = executor_choice(found, master)
 
     def start() -> SparkSession:
         from apps.spark_session import session_of_command

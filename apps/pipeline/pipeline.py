@@ -17,6 +17,7 @@ from functools import partial
 from pyspark.sql import SparkSession
 
 from apps.capture import capture_site
+from apps.executor_choice import executor_choice
 from apps.pipeline.event_sink import sinks_of
 from apps.pipeline.health import PartState, waiting_in
 from apps.pipeline.lag import LagWatch
@@ -25,7 +26,6 @@ from apps.pipeline.neighbours import neighbours_of
 from apps.pipeline.routing import router_of
 from apps.pipeline.watchdog import Looping, Watchdog, watchdog_of
 from apps.settings import Settings
-from apps.shipment import is_elsewhere
 from cdc.copies.table_copier import TableCopier
 from cdc.upkeep.connector_keeper import ConnectorKeeper
 from cdc.upkeep.source_lag import SourceHeads
@@ -49,7 +49,6 @@ from pipeline.current.bucketed_merge import large_merge
 from pipeline.current.merging import MergeBeside
 from pipeline.current.tables import CurrentTables
 from pipeline.current.tail import FoldPolicy
-from pipeline.executor import MOST_PARTS, Executor, ExecutorChoice
 from pipeline.installs.install_book import InstallBook
 from pipeline.lanes.lane_book import LaneBook
 from pipeline.position.lag import StoreHeads
@@ -94,11 +93,7 @@ class Pipeline:
         self._topics = KafkaTopics(settings.required("kafka.bootstrap"))
         reserve_bytes = settings.number("storage.min_free_bytes")
         self._space = SpaceGuard(self._lake.root, reserve_bytes=reserve_bytes)
-        self._executor = ExecutorChoice(
-            asked=Executor.named(settings.text("pipeline.executor")),
-            driver_bytes=settings.number("pipeline.driver_bytes"),
-            most_parts=1 if is_elsewhere(settings.text("spark.master")) else MOST_PARTS,
-        )
+        self._executor = executor_choice(settings, settings.text("spark.master"))
         self._executors = self._executor.executors(SparkTasks(spark))
         large = self._executor.large_compaction(SparkCompaction(spark))
         retention = timedelta(days=settings.number("lake.retention_days"))

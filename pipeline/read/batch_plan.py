@@ -15,6 +15,7 @@ from pipeline.read.gaps import ReadStanding, Skip, next_offsets, standing_of
 from pipeline.read.kafka_records import records_between
 from pipeline.read.kafka_topics import KafkaTopics
 
+
 MESSAGES = ".message"
 """How the topics end that Debezium sends logical messages to."""
 
@@ -34,11 +35,12 @@ def next_part(bound: Bound, at_once: Callable[[int], int]) -> Bound:
     """Return an epoch over the next part of what a batch still has: the same share of each topic.
 
     `at_once` says how many of so many records it may have. It has at least one of each partition
-    that has any: whoever asks again until the ends are those of `bound` comes to them.
+    that has any: whoever asks again until the ends are those of `bound` comes to them. What may be
+    passed by is not parted.
     """
     records = records_between(bound.start, bound.end)
     most = at_once(records)
-    if most >= records:
+    if most >= records or only_messages(bound):
         return bound
     end = {
         topic: {

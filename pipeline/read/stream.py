@@ -314,7 +314,7 @@ class IngestRun:
     def _decoded_early(self, batch_id: int) -> _Early:
         """Decode a part of a batch of one lane before its turn, unless executors have to do it."""
         try:
-            bound = self._next_part(self._bound(batch_id))
+            bound = next_part(self._bound(batch_id), self._records.at_once)
             within, rows = (bound.start, bound.end), None
             with suppress(TooLarge):
                 rows = self._records.decoded(*within) if self._records.small(*within) else None
@@ -322,10 +322,6 @@ class IngestRun:
             self._error = error
             raise
         return _Early(bound.end, rows)
-
-    def _next_part(self, bound: Bound) -> Bound:
-        """Return the part of a batch to make an epoch of; what may be passed by is not parted."""
-        return bound if only_messages(bound) else next_part(bound, self._records.at_once)
 
     def _part(self, batch_id: int, early: _Early | None) -> bool:
         """Make an epoch of the next part of a batch; say whether there is more of it."""
@@ -337,8 +333,9 @@ class IngestRun:
                 self._before_epoch()
                 whole = self._bound(batch_id)
                 self._leave_to_others(whole)
-                bound = replace(whole, end=early.end) if early else self._next_part(whole)
-                rest, rows = only_messages(bound), early.rows if early else None
+                part = early.end if early else next_part(whole, self._records.at_once).end
+                bound, rows = replace(whole, end=part), early.rows if early else None
+                rest = only_messages(bound)
                 done = self._run(bound, (bound.start, bound.end), may_rest=rest, early=rows)
             except Stopped:
                 raise
