@@ -15,7 +15,8 @@ CONDITIONS = (
     "by the command's process, and by executors of a Spark session on the same cores (its start "
     "counts); "
     "a keyed projection built from a typed table of 16 columns as `replay apply` does, with two "
-    "cores: the newest row of each of rows/15 keys, and sums by key and day"
+    "cores: the newest row of each of rows/15 keys, sums by key and day, each row with the version "
+    "of a captured table as of its time (3 versions of each key), sessions, and a pattern"
 )
 
 

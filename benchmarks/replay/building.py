@@ -7,11 +7,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql import SparkSession
 
 from apps.spark_session import start_session
 from benchmarks.replay.usage import usage
@@ -22,9 +24,11 @@ from lake.tables import TableAt, Tables
 from lake.writer import ArrowWriter, Guard
 from pipeline.commit.manifest import Manifest
 from pipeline.commit.manifest_rows import Bound, Committed, Projected
+from pipeline.history.shape import HistoryOf
+from pipeline.history.tables import HistoryTables
 from pipeline.position.progress import Progress as Place
 from pipeline.typed.columns import EVENT_COLUMNS
-from projections.run.catalog import LIVE, PROJECTION, DeployedCatalog, Entry
+from projections.run.catalog import CAPTURE, LIVE, PROJECTION, SOURCE, DeployedCatalog, Entry
 from replay.build import Builder
 from replay.progress import BuildProgress
 from replay.subject import Site
@@ -41,7 +45,37 @@ CREATE PROJECTION sums WITH (key = 'account, window_start') AS
 SELECT account, window_start, COUNT(*) AS n, SUM(amount) AS amount
 FROM STREAM events.account.paid GROUP BY account, TUMBLE(occurred_at, '1 day');
 """,
+    "rated": """
+CREATE PROJECTION rated WITH (key = 'event_id') AS
+SELECT p.event_id, p.account, p.amount, r.rate FROM STREAM events.account.paid p
+LEFT JOIN rates FOR SYSTEM_TIME AS OF p.occurred_at r ON r.account = p.account;
+""",
+    "visits": """
+CREATE PROJECTION visits WITH (key = 'account, window_start') AS
+SELECT account, window_start, window_end, COUNT(*) AS n, SUM(amount) AS amount
+FROM STREAM events.account.paid GROUP BY account, SESSION(occurred_at, '2 days');
+""",
+    "rises": """
+CREATE PROJECTION rises WITH (key = 'account, began_at') AS
+SELECT account, began_at, n, amount FROM STREAM events.account.paid MATCH_RECOGNIZE (
+  PARTITION BY account ORDER BY occurred_at
+  MEASURES FIRST(a.occurred_at) AS began_at, COUNT(*) AS n, b.amount AS amount
+  PATTERN (a b+) WITHIN INTERVAL 7 DAYS
+  DEFINE b AS b.amount > PREV(b.amount)) found;
+""",
 }
+SOURCES = """
+CREATE SOURCE rates ON shop.public.rates
+WITH (key = 'account', event_time = 'at', lateness = '365 days');
+"""
+RATES = HistoryOf(
+    name="history/rates",
+    typed="typed/shop.public.rates",
+    key=("account",),
+    identity=("account", "at"),
+    by_row=True,
+)
+RATES_PER_ACCOUNT = 3
 TYPED = "typed/events.account.paid"
 _FILE_ROWS = 500_000
 _FIRST_TENTH = 0.1
@@ -49,12 +83,13 @@ _FIRST_TENTH = 0.1
 
 def measure(folder: Path, rows: int, query: str) -> Mapping[str, float]:
     """Make the lake that is not there yet, build in a process, return what that took."""
-    lake = folder / f"lake-{rows}"
+    lake, scratch = folder / f"lake-{rows}", str(folder / "spark")
+    command = [sys.executable, "-m", "benchmarks.replay.building"]
     if not lake.exists():
         _fill(Lake.at(lake), rows)
-    command = [sys.executable, "-m", "benchmarks.replay.building"]
+        subprocess.run([*command, str(lake), scratch], check=True, capture_output=True)
     told = subprocess.run(
-        [*command, str(lake), query, str(folder / "spark")],
+        [*command, str(lake), query, scratch],
         check=True,
         capture_output=True,
         text=True,
@@ -88,11 +123,18 @@ def _fill(lake: Lake, rows: int) -> None:
             at=datetime.now(UTC),
         )
     )
-    manifest.project(Projected(epoch=epoch, name="typed", tables={TYPED: at}))
+    rates = writer.append(lake.path(RATES.typed), _rates(rows), Guard(RATES.typed, epoch))
+    keys = json.dumps({"public.rates": RATES.identity})
+    typed = {TYPED: at, RATES.typed: TableAt(version=rates, as_of_epoch=1)}
+    manifest.project(Projected(epoch=epoch, name="typed", tables=typed))
     DeployedCatalog(lake, tables).put(
         [
-            Entry(kind=PROJECTION, name=name, generation=1, status=LIVE, text=text)
-            for name, text in QUERIES.items()
+            Entry(kind=CAPTURE, name="shop", generation=1, status=LIVE, text=keys),
+            Entry(kind=SOURCE, name="rates", generation=1, status=LIVE, text=SOURCES),
+            *(
+                Entry(kind=PROJECTION, name=name, generation=1, status=LIVE, text=text)
+                for name, text in QUERIES.items()
+            ),
         ]
     )
 
@@ -114,6 +156,32 @@ def _facts(numbers: np.ndarray, rows: int) -> pa.Table:
         "position": pa.array(numbers + 1),
         "occurred_at": times,
         "recorded_at": times,
+        **_stamps(numbers, times),
+    }
+    kinds = {field.name: field.type for field in pa.schema(EVENT_COLUMNS)}
+    return pa.table({name: each.cast(kinds.get(name, each.type)) for name, each in columns.items()})
+
+
+def _rates(rows: int) -> pa.Table:
+    """Versions of each account's rate, spread over the same thirty days."""
+    accounts = max(1, rows // 15)
+    numbers = np.arange(accounts * RATES_PER_ACCOUNT)
+    step = 30 * 86_400_000_000 // numbers.size
+    times = pa.array(numbers * step, pa.int64()).cast(UTC_MICROS)
+    return pa.table(
+        {
+            "account": pa.array(numbers % accounts),
+            "at": times,
+            "rate": pa.array(numbers % 97 / 100),
+            "committed_at": times,
+            "_operation": pa.array(["insert"] * numbers.size),
+            **_stamps(numbers, times),
+        }
+    )
+
+
+def _stamps(numbers: np.ndarray, times: pa.Array) -> dict[str, pa.Array]:
+    return {
         "_epoch": pa.array(np.ones(numbers.size, np.int64)),
         "_late": pa.array(np.zeros(numbers.size, bool)),
         "_time": times,
@@ -121,18 +189,32 @@ def _facts(numbers: np.ndarray, rows: int) -> pa.Table:
         "_seq_lo": pa.array(np.zeros(numbers.size, np.int64)),
         "_ingested_at": times,
     }
-    kinds = {field.name: field.type for field in pa.schema(EVENT_COLUMNS)}
-    return pa.table({name: each.cast(kinds.get(name, each.type)) for name, each in columns.items()})
 
 
-def main(lake: str, query: str, scratch: str) -> None:
-    """Build and print what it took. The start of Spark is not in the seconds, but in the rest."""
-    session = start_session(
+def folded(lake: str, scratch: str) -> None:
+    """Make the history of the rates, as the pipeline does before anything joins it."""
+    tables, place = Tables(), Lake.at(Path(lake))
+    session = _session(scratch)
+    done = HistoryTables(session, place, tables).fold(RATES, Epoch(1))
+    assert done is not None, "there are rates"
+    manifest = Manifest(place, tables)
+    before = manifest.projected()["typed"]
+    known = {**before.tables, RATES.name: done}
+    manifest.project(replace(before, tables=known), again=True)
+
+
+def _session(scratch: str) -> SparkSession:
+    return start_session(
         resolve("spark").spark_jars(),
         scratch=Path(scratch),
         memory="2g",
         java_home=find_java().home,
     )
+
+
+def main(lake: str, query: str, scratch: str) -> None:
+    """Build and print what it took. The start of Spark is not in the seconds, but in the rest."""
+    session = _session(scratch)
     seen: list[tuple[float, BuildProgress]] = []
     started = time.perf_counter()
 
@@ -182,4 +264,4 @@ def told_of_the_end(
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    (main if len(sys.argv) == 4 else folded)(*sys.argv[1:])
