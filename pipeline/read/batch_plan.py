@@ -15,7 +15,6 @@ from pipeline.read.gaps import ReadStanding, Skip, next_offsets, standing_of
 from pipeline.read.kafka_records import records_between
 from pipeline.read.kafka_topics import KafkaTopics
 
-
 MESSAGES = ".message"
 """How the topics end that Debezium sends logical messages to."""
 

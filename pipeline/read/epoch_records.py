@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cached_property, partial
 
 import pyarrow as pa
@@ -72,6 +73,12 @@ class EpochRecords:
             raise
         self._executor.saw(decoded.num_rows, decoded.nbytes)
         return decoded
+
+    def early(self, start: Offsets, end: Offsets) -> pa.Table | None:
+        """Return the records in `[start, end)`, decoded; None where executors have to do it."""
+        with suppress(TooLarge):
+            return self.decoded(start, end) if self.small(start, end) else None
+        return None
 
     def stage(self, start: Offsets, end: Offsets) -> Stage | None:
         """Return what has executors decode and write records; None where they may not."""

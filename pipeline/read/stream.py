@@ -12,7 +12,7 @@ import shutil
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from kernel.errors import StoreDiverged, TooLarge, Unavailable
+from kernel.errors import StoreDiverged, Unavailable
 from kernel.loops import Loop, Signs
 from kernel.positions import Offsets
 from lake.sessions import spark_signs
@@ -55,7 +55,7 @@ _TOPICS_APPEARED = "you must specify all TopicPartitions"
 
 
 @dataclass(frozen=True, slots=True)
-class _Early:
+class Early:
     """A part of a batch up to `end`, decoded before its turn; `rows` None: executors decode it."""
 
     end: Offsets
@@ -307,28 +307,30 @@ class IngestRun:
         """Make epochs of the offsets that Spark has planned; its frame is not asked for."""
         more = True
         while more:
+            self._go_on()
             early = self._decoded_early(batch_id) if self._apart else None
             with self._loop.working("the begin of a batch"):
                 more = self._part(batch_id, early)
 
-    def _decoded_early(self, batch_id: int) -> _Early:
+    def _go_on(self) -> None:
+        """Raise `Stopped` where the run is to end: what is left of a batch is not through then."""
+        if self._stopping or self._turn.error is not None:
+            self._stopping = True
+            raise Stopped
+
+    def _decoded_early(self, batch_id: int) -> Early:
         """Decode a part of a batch of one lane before its turn, unless executors have to do it."""
         try:
             bound = next_part(self._bound(batch_id), self._records.at_once)
-            within, rows = (bound.start, bound.end), None
-            with suppress(TooLarge):
-                rows = self._records.decoded(*within) if self._records.small(*within) else None
+            return Early(bound.end, self._records.early(bound.start, bound.end))
         except BaseException as error:
             self._error = error
             raise
-        return _Early(bound.end, rows)
 
-    def _part(self, batch_id: int, early: _Early | None) -> bool:
+    def _part(self, batch_id: int, early: Early | None) -> bool:
         """Make an epoch of the next part of a batch; say whether there is more of it."""
         with self._turn:
-            if self._stopping or self._turn.error is not None:
-                self._stopping = True
-                raise Stopped
+            self._go_on()
             try:
                 self._before_epoch()
                 whole = self._bound(batch_id)

@@ -30,7 +30,7 @@ from tests.support.sources.workspaces import Workspace
 TABLE = "public.parcels"
 ROWS = 2_000
 MOST = 500
-DRIVER_BYTES = 50_000
+DRIVER_BYTES = 20_000
 """So that what is left of a burst is the executors', and what comes otherwise the driver's."""
 SHOP = f"""
 CREATE TABLE parcels (id bigint PRIMARY KEY, state text NOT NULL, moved int NOT NULL);

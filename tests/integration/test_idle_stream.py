@@ -158,13 +158,13 @@ def test_a_batch_that_begins_while_its_run_is_stopped_does_not_hold_it(
     stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, begun = stream.prepared(), threading.Event()
-    batch = run._batch
+    at_work = run._at_work
 
     def seen(records: DataFrame, batch_id: int) -> None:
         begun.set()
-        batch(records, batch_id)
+        at_work(records, batch_id)
 
-    monkeypatch.setattr(run, "_batch", seen)
+    monkeypatch.setattr(run, "_at_work", seen)
     run.start()
     stream.beat(run)
     query = run._query

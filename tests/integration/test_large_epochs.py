@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from threading import Thread
 
 import pyarrow as pa
 import pytest
@@ -12,6 +13,7 @@ from pyspark.sql import SparkSession
 from apps.settings import Settings
 from kernel.errors import TooLarge, Unavailable
 from kernel.loops import Loop
+from kernel.positions import Offsets
 from lake.attempt_files import stem_of
 from lake.layout import Lake
 from lake.tables import Tables
@@ -158,6 +160,44 @@ def test_a_backlog_is_made_into_epochs_that_the_driver_takes_in(
     assert [each.epoch for each in made] == list(range(1, len(made) + 1))
     assert max(each.counts["events"] for each in made) <= 900
     assert not any(by_executors(lake, each.epoch) for each in made)
+
+
+def test_a_lane_that_is_to_end_decodes_no_further_part_of_its_batch(
+    stack: Settings,
+    spark: SparkSession,
+    lake: Lake,
+    prefix: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever stops it waits for the part that is under way, and for nothing else."""
+    feed = EventFeed(stack, prefix)
+    fed(feed, 1, 4_000)
+    epochs = Epochs(spark, lake, event_router(stack, prefix), feed.bootstrap)
+    choice = ExecutorChoice(
+        asked=Executor.AUTO, driver_bytes=1_000_000, record_bytes=1_000, most_parts=MOST_PARTS
+    )
+    stopping: list[Thread] = []
+
+    def stop(_: Committed) -> None:
+        stopping.append(Thread(target=run.stop))
+        stopping[-1].start()
+        until(lambda: run._stopping, "it is to end")
+
+    run = run_of(epochs, choice, tmp_path, stop, apart=True)
+    decoded, times = run._records.decoded, []
+
+    def counted(start: Offsets, end: Offsets) -> pa.Table:
+        times.append(end)
+        return decoded(start, end)
+
+    monkeypatch.setattr(run._records, "decoded", counted)
+    run.start()
+    until(lambda: stopping, "an epoch is made")
+    stopping[0].join(60)
+    assert not stopping[0].is_alive()
+    assert len(times) == len(stopping) == 1
+    assert run.error is None
 
 
 def taken(made: Sequence[Committed]) -> int:
