@@ -170,7 +170,9 @@ def _kept(site: Site, subject: Subject, start: Start) -> tuple[KeptTable, Noted 
         table = _in_savepoint(site, name, start.savepoint)
         return table, noted_from_json(table.noted) if table.noted else None
     up_to = _epoch_of(site, start)
-    noted = noted_by(site.lake, site.manifest, name, live=subject.entry.generation, up_to=up_to)
+    noted = noted_by(
+        site.lake, site.manifest, name, published=site.deployed.published(name), up_to=up_to
+    )
     if noted is None:
         raise NotFound(
             f"{name} had not taken in anything by epoch {up_to}, or nothing tells of it any more",

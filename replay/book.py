@@ -190,6 +190,27 @@ class ReplayBook:
         if known is not None:
             _refuse_moved(known, after, None)
 
+    def begin(self, replay: Replay) -> Replay:
+        """Append the first row of a generation that is to be built.
+
+        Raises `Conflict` where another process took its number, or builds another one meanwhile.
+        """
+
+        def rows(entry: int) -> list[dict[str, object]]:
+            for other in self.of(replay.name):
+                if other.generation == replay.generation:
+                    _refuse_moved(other, (), None)
+                elif other.state in UNFINISHED:
+                    which = f"generation {other.generation} of {replay.name}"
+                    raise Conflict(
+                        f"{which} is {other.state} meanwhile",
+                        remedy=f"penstock replay status {replay.name}",
+                    )
+            return [_row(replay, entry)]
+
+        self._ledger.put(rows)
+        return replay
+
     def record(
         self, replay: Replay, *, after: Sequence[State] | None = None, claim: str | None = None
     ) -> Replay:

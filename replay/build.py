@@ -36,7 +36,7 @@ from projections.run.projector import BOUNDED_BYTES, Projector
 from projections.run.targets import Target
 from replay.bases import BEGINNING, Base, Start, base_of, parts_of
 from replay.book import READY, UNFINISHED, Replay, ReplayBook, State
-from replay.cancel import ABANDONED_AFTER, is_alive, remove_files
+from replay.cancel import ABANDONED_AFTER, is_alive, remove_abandoned, remove_files
 from replay.course import Course, Report
 from replay.generations import live_app
 from replay.mends import mended
@@ -115,6 +115,7 @@ class Builder:
             entry = entry_of(self._site, name)
             _refuse_other(begun, entry, text, include_late=include_late, start=start)
             return self.resume(name)
+        remove_abandoned(self._site, name)
         subject = subject_of(self._site, name, text)
         self._refuse_half_swapped(subject.entry)
         epoch = build_epoch(self._site, subject)
@@ -150,8 +151,7 @@ class Builder:
             base_text=subject.entry.text,
             detail=build.detail,
         )
-        # There is no state that it may be in: another process may take this number as well.
-        return self._go_on(self._book.record(replay, after=()), subject, build)
+        return self._go_on(self._book.begin(replay), subject, build)
 
     def resume(
         self, name: str, *, generation: int | None = None, text: str | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from kernel.errors import Conflict
+from kernel.errors import Conflict, NotFound
 from lake import storage
 from replay.book import READY, UNFINISHED, Replay, ReplayBook, State
 from replay.generations import generation_name, live_app
@@ -24,12 +24,20 @@ def is_alive(replay: Replay, abandoned_after: timedelta = ABANDONED_AFTER) -> bo
 def cancel(site: Site, name: str, *, generation: int | None = None) -> Replay:
     """Cancel the newest generation (or the one named) that is not swapped; return its last row.
 
-    A build under way notices within seconds and removes its own files. Raises `NotFound`, and
-    `Conflict` for one whose swap is under way or was interrupted.
+    A build under way notices within seconds and removes its own files; of one that died before it
+    did, whoever cancels or builds next removes them. Raises `NotFound` where there is nothing to
+    cancel or remove, and `Conflict` for one whose swap is under way or was interrupted.
     """
     book = ReplayBook(site.lake, site.tables)
     states = (*UNFINISHED, *READY, State.SWAPPING)
-    replay = _not_the_table(site, book.newest(name, *states, generation=generation))
+    removed = remove_abandoned(site, name)
+    try:
+        replay = _not_the_table(site, book.newest(name, *states, generation=generation))
+    except NotFound:
+        of_it = [each for each in removed if generation in (None, each.generation)]
+        if not of_it:
+            raise
+        return of_it[-1]
     if replay.state is State.SWAPPING:
         raise Conflict(
             f"generation {replay.generation} of {name} is being swapped, or its swap was "
@@ -57,6 +65,19 @@ def _not_the_table(site: Site, replay: Replay) -> Replay:
             f"penstock replay rollback {replay.name}",
         )
     return replay
+
+
+def remove_abandoned(site: Site, name: str) -> list[Replay]:
+    """Remove the files of cancelled generations whose processes died; return these."""
+    removed = []
+    for replay in ReplayBook(site.lake, site.tables).of(name):
+        if replay.state is not State.CANCELLED or replay.at is None:
+            continue
+        died = datetime.now(UTC) - replay.at >= ABANDONED_AFTER
+        if died and storage.exists(site.lake.path(generation_name(name, replay.generation))):
+            remove_files(site, replay)
+            removed.append(replay)
+    return removed
 
 
 def remove_files(site: Site, replay: Replay) -> None:

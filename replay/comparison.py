@@ -254,7 +254,7 @@ class _Comparing:
         row = self._row(
             f"SELECT {', '.join(parts)} FROM live_rows AS live "
             f"JOIN built_rows AS built USING ({_PREFIX}k) "
-            f"JOIN judged ON judged.k = {_PREFIX}k WHERE NOT expected"
+            f"JOIN judged ON judged.k = {_PREFIX}k WHERE NOT judged.expected"
         )
         for place, name in enumerate(shown):
             count, greatest, example = row[3 * place : 3 * place + 3]
@@ -284,10 +284,11 @@ class _Comparing:
         order = ", ".join(f"coalesce({', '.join(self._orderly(name))})" for name in self._key)
         packed = {side: ", ".join(_shown(side, name) for name in self._columns) for side in _SIDES}
         rows = self._connection.execute(
-            f"SELECT {key}, ours > 0, [{packed['live']}], theirs > 0, [{packed['built']}], expected"
+            f"SELECT {key}, different.ours > 0, [{packed['live']}],"
+            f" different.theirs > 0, [{packed['built']}], judged.expected"
             f" FROM {self._pairs()} JOIN judged ON judged.k = {_PREFIX}k "
             f"JOIN different ON different.k = {_PREFIX}k "
-            f"ORDER BY expected, {order} LIMIT {EXAMPLES}"
+            f"ORDER BY judged.expected, {order} LIMIT {EXAMPLES}"
         ).fetchall()
         for text, has_live, ours, has_built, theirs, expected in rows:
             yield {

@@ -15,6 +15,7 @@ from lake import storage
 from lake.datasets import dataset_of
 from pipeline.ddl.held_tables import retry_command
 from pipeline.typed.columns import EPOCH, LATE
+from projections.run.meanings import meaning_of
 from projections.sql.lineage import readers_of
 from replay.bases import BEGINNING, Base, Start, base_of, parts_of
 from replay.book import ReplayBook
@@ -79,6 +80,7 @@ class Basis:
     generation: int
     live_query: str
     query: str
+    meaning: str
     base: str | None = None
 
 
@@ -189,6 +191,9 @@ def plan_replay(
             generation=generation,
             live_query=declaration(name, subject.entry.text).fingerprint,
             query=subject.plan.fingerprint,
+            meaning=meaning_of(
+                subject.plan, include_late=include_late or subject.entry.include_late
+            ),
             base=None if base is None else f"{base.savepoint or 'version'} {base.version}",
         ),
     )

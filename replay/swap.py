@@ -83,6 +83,7 @@ def swap(site: Site, name: str, catch_up: CatchUp, *, generation: int | None = N
     book = ReplayBook(site.lake, site.tables)
     # One that is swapping was left so by a crash, or is being swapped by somebody else.
     replay = book.newest(name, *READY, State.SWAPPING, generation=generation)
+    replay = _with_options(site, replay)
     if replay.state is not State.SWAPPING:
         # Something may have been deployed since the build that makes a circle with its query.
         check_declared_sinks(declaration(name, replay.text), site.deployed.deployment())
@@ -146,6 +147,26 @@ def rollback(site: Site, name: str) -> Swapped:
         replaced=replay.generation,
         epoch=epoch,
         version=version,
+    )
+
+
+def _with_options(site: Site, replay: Replay) -> Replay:
+    """Return a generation with the options that its query was given while it was built.
+
+    Raises `Conflict` where it was built from another query, which may not want them.
+    """
+    entry = entry_of(site, replay.name)
+    if entry.generation != replay.base or entry.text == replay.base_text:
+        return replay
+    if replay.text == replay.base_text:
+        return replace(replay, text=entry.text, base_text=entry.text)
+    if replay.state is State.SWAPPING:
+        return replay  # Readers may have it already.
+    raise Conflict(
+        f"{replay.name} was given other options since generation {replay.generation} was built "
+        "from another query: the swap would undo them",
+        remedy=f"Write them into that query, and build it again: penstock replay cancel "
+        f"{replay.name}, then penstock replay apply {replay.name} --sql FILE",
     )
 
 
@@ -295,11 +316,14 @@ def _restored(site: Site, replay: Replay) -> Epoch:
 
 def _before(stable: DeltaTable, path: str, replay: Replay) -> DeltaTable:
     """Return the table as it was before the swap."""
+    # Not the newest commit that names it: a rollback to it is one as well, of a later generation.
+    swapped = replay.detail.get("version")
     try:
-        before = kept(path, published_version(stable, replay.generation) - 1)
+        at = published_version(stable, replay.generation) if swapped is None else int(str(swapped))
+        before = kept(path, at - 1)
     except NotFound:
         before = None
-    if before is None:
+    if before is None or before.transaction_version(live_app(replay.name, replay.base)) == CLOSED:
         raise NotFound(
             f"what {replay.name} was before generation {replay.generation} is not kept any more "
             "(lake.retention_days)",

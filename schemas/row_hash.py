@@ -154,29 +154,36 @@ def _list_text(items: pa.DataType, name: str) -> Callable[[Any], str]:
     text = _text_of(items, name)
 
     def of(values: list[Any]) -> str:
-        sizes, leaves = _flattened(values, depth)
+        array = _flattened(values, depth)
+        if array is None:
+            return f"~{_nested(values, depth, text)}"
+        sizes, leaves = array
         inner = (_cell_of(value, text) for value in leaves)
         return f"{'x'.join(map(str, sizes)) if depth > 1 else ''}[{','.join(inner)}]"
 
     return of
 
 
-def _flattened(values: list[Any], depth: int) -> tuple[list[int], list[Any]]:
+def _flattened(values: list[Any], depth: int) -> tuple[list[int], list[Any]] | None:
     """Return sizes and items of an array; no sizes when it is empty, as PostgreSQL has it.
 
-    Raises `ContractViolation` for lists of unequal lengths, which no array of PostgreSQL has.
+    None for what no array of PostgreSQL is: lists of unequal lengths, empty or null ones in others.
     """
     sizes = [len(values)]
+    if not values:
+        return [], []
     for _ in range(depth - 1):
-        if len({len(inner) for inner in values}) > 1:
-            raise ContractViolation(
-                "lists of unequal lengths have no canonical text",
-                remedy="Leave the column out of the comparison.",
-            )
-        outer = len(values)
+        if None in values or len({len(inner) for inner in values}) > 1 or not values[0]:
+            return None
+        sizes.append(len(values[0]))
         values = [item for inner in values for item in inner]
-        sizes.append(len(values) // outer if outer else 0)
-    return (sizes, values) if values else ([], [])
+    return sizes, values
+
+
+def _nested(values: list[Any], depth: int, text: Callable[[Any], str]) -> str:
+    """Return lists of lists as what they are: each a cell of the one around it."""
+    inner = text if depth == 1 else lambda each: _nested(each, depth - 1, text)
+    return f"[{','.join(_cell_of(value, inner) for value in values)}]"
 
 
 def _float4(value: float) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -163,9 +163,8 @@ class DeployedCatalog:
 
     def entries(self) -> list[Entry]:
         """Return the newest entry of each kind and name, in the order of their first deployment."""
-        rows = self._tables.read(self._lake.catalog)
         newest: dict[tuple[str, str], Entry] = {}
-        for row in sorted(rows.to_pylist(), key=lambda r: int(r["entry"])) if rows else []:
+        for row in self._rows():
             before = newest.get((row["kind"], row["name"]))
             same = before is not None and before.status != DROPPED and before.text == row["text"]
             newest[row["kind"], row["name"]] = Entry(
@@ -178,6 +177,23 @@ class DeployedCatalog:
                 since=before.since if before is not None and same else int(row["entry"]),
             )
         return list(newest.values())
+
+    def published(self, name: str) -> tuple[int, ...]:
+        """Return the generations of a projection that readers were given, the newest first.
+
+        None that was taken back since: a rollback deploys a lower number than the one before it.
+        """
+        found: list[int] = []
+        for row in self._rows():
+            if (row["kind"], row["name"]) == (PROJECTION, name):
+                while found and found[-1] >= row["generation"]:
+                    found.pop()
+                found.append(row["generation"])
+        return tuple(reversed(found))
+
+    def _rows(self) -> list[dict[str, Any]]:
+        rows = self._tables.read(self._lake.catalog)
+        return sorted(rows.to_pylist(), key=lambda r: int(r["entry"])) if rows else []
 
     def put(self, entries: Sequence[Entry]) -> None:
         """Deploy several things in one commit, after whatever others deploy at the same moment.

@@ -7,6 +7,7 @@ notes, and a savepoint outlives them.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 from kernel.positions import DeltaVersion, Epoch
@@ -49,13 +50,15 @@ def noted_from_json(text: str) -> Noted:
     )
 
 
-def noted_by(lake: Lake, manifest: Manifest, name: str, *, live: int, up_to: Epoch) -> Noted | None:
+def noted_by(
+    lake: Lake, manifest: Manifest, name: str, *, published: Iterable[int], up_to: Epoch
+) -> Noted | None:
     """Return the last note of a projection at or before an epoch, of the newest generation then.
 
-    `live` is the generation that is live now: what was built beside it, or taken back, is none
-    that readers saw.
+    `published` are its generations, the newest first: what was built beside the live one, or
+    taken back, is none that readers saw (`DeployedCatalog.published`).
     """
-    for generation in range(live, 0, -1):
+    for generation in published:
         app = live_target(lake, name, generation).app_id
         runs = [run for run in manifest.history_of(app) if run.epoch <= up_to]
         if runs:

@@ -139,10 +139,10 @@ def _tables_at(
     chosen, versions, tails = versions_at(lake, names, epoch, at)
     if chosen is None:
         raise NotFound("the lake has no tables yet", remedy="penstock wait --caught-up")
-    tables, live = [], _live(lake)
+    tables, published = [], _published(lake)
     manifest = Manifest(lake, Tables())
     for name, version in (versions | tails).items():
-        noted = _noted(lake, manifest, live, name, version, chosen)
+        noted = _noted(lake, manifest, published, name, version, chosen)
         try:
             table = DeltaTable(lake.path(name), version=version)
             tables.append(kept_table(table, name, noted=noted))
@@ -151,25 +151,26 @@ def _tables_at(
     return chosen, tables
 
 
-def _live(lake: Lake) -> dict[str, int]:
-    """Return the live generations of the projections that are deployed."""
-    entries = DeployedCatalog(lake, Tables()).entries()
-    return {e.name: e.generation for e in entries if e.kind == PROJECTION}
+def _published(lake: Lake) -> dict[str, tuple[int, ...]]:
+    """Return the generations that readers were given of each projection, the newest first."""
+    catalog = DeployedCatalog(lake, Tables())
+    names = [each.name for each in catalog.entries() if each.kind == PROJECTION]
+    return {name: catalog.published(name) for name in names}
 
 
 def _noted(
     lake: Lake,
     manifest: Manifest,
-    live: Mapping[str, int],
+    published: Mapping[str, tuple[int, ...]],
     name: str,
     version: DeltaVersion | None,
     epoch: Epoch,
 ) -> str | None:
     """Return what the manifest says of a projection's table at a version; None of other tables."""
     kind, _, projection = name.partition("/")
-    if kind != "projection" or projection not in live:
+    if kind != "projection" or projection not in published:
         return None
-    found = noted_by(lake, manifest, projection, live=live[projection], up_to=epoch)
+    found = noted_by(lake, manifest, projection, published=published[projection], up_to=epoch)
     return found.to_json() if found is not None and found.version == version else None
 
 

@@ -143,9 +143,10 @@ class EpochVersions:
         )
 
     def _read_derived(self) -> dict[str, dict[int, int]]:
-        live = {
-            f"projection/{entry.name}": entry.generation
-            for entry in DeployedCatalog(self._lake, self._tables).entries()
+        catalog = DeployedCatalog(self._lake, self._tables)
+        published = {
+            f"projection/{entry.name}": catalog.published(entry.name)
+            for entry in catalog.entries()
             if entry.kind == PROJECTION_ENTRY
         }
         rows = self._read(["epoch", "name", "tables"], pc.field("kind") == PROJECTION)
@@ -153,8 +154,8 @@ class EpochVersions:
         for row in rows.to_pylist():
             generation = _GENERATION.fullmatch(row["name"])
             number = int(generation["number"]) if generation else 0
-            if generation and number > live.get(generation["name"], number):
-                continue  # built or published, and taken back
+            if generation and number not in published.get(generation["name"], (number,)):
+                continue  # built beside the live one, or taken back
             runs.append((number, row["epoch"], json.loads(row["tables"])))
         found: dict[str, dict[int, int]] = {}
         # Of two generations at one epoch the later one is what readers see.

@@ -11,29 +11,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kernel import failpoints
 from kernel.errors import PenstockError
-from kernel.positions import CLOSED, Epoch
+from kernel.positions import CLOSED
 from lake.layout import Lake
 from lake.tables import Tables
-from lake.writer import Guard
-from replay.book import READY, Replay, ReplayBook, State
+from replay.book import ReplayBook, State
 from replay.cancel import cancel
-from replay.generations import build_app, generation_name, live_app
+from replay.generations import live_app
 from replay.planning import next_generation
-from replay.subject import Site, entry_of, noted_epoch
 from replay.swap import rollback, swap
-from tests.support.lake.handmade import SQL, HandMade, words
-
-NAME = "report"
-STABLE = f"projection/{NAME}"
-TOLD = "typed/events.thing.told"
+from tests.support.lake.swapped_report import NAME, SwappedReport
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,79 +62,12 @@ COMMANDS = st.builds(
     meanwhile=st.none() | EPOCHS | OTHERS,
     dies=st.booleans(),
 )
+SWAP, BACK = (Command(what=each, at="nowhere") for each in ("swap", "rollback"))
 STEPS = st.lists(st.one_of(EPOCHS, st.builds(Build), COMMANDS, COMMANDS), min_size=3, max_size=9)
 
 
-def rows(generation: int, epoch: int) -> pa.Table:
-    return words(*((number, f"of {generation}") for number in range(1, epoch + 1)), epoch=epoch)
-
-
-@dataclass
-class World:
-    """A lake whose processes have handles of their own."""
-
-    lake: Lake
-    head: int = 0
-
-    def __post_init__(self) -> None:
-        self.made = HandMade(self.lake)
-        self.made.deploy(NAME)
-        self.epochs(live=True)
-
-    @property
-    def site(self) -> Site:
-        return Site(lake=self.lake)
-
-    @property
-    def stable(self) -> DeltaTable:
-        return DeltaTable(self.lake.path(STABLE))
-
-    @property
-    def live(self) -> int:
-        return entry_of(self.site, NAME).generation
-
-    def epochs(self, *, live: bool) -> None:
-        self.head += 1
-        made = HandMade(self.lake)
-        assert made.epoch() == self.head
-        made.derive({TOLD: words((self.head, "w"), epoch=self.head, _late=[False])}, self.head)
-        if live:
-            self.run()
-
-    def run(self) -> None:
-        """Run as the pipeline does, which refuses to write for a generation that was closed."""
-        live, made = self.live, HandMade(self.lake)
-        table = made.tables.open(self.lake.path(STABLE))
-        if table is None or table.transaction_version(live_app(NAME, live)) != CLOSED:
-            made.run(NAME, rows(live, self.head), self.head, generation=live)
-
-    def build(self) -> None:
-        live = self.live
-        epoch = noted_epoch(self.site, NAME, live) or Epoch(0)
-        text = SQL.format(name=NAME, key="id")
-        replay = Replay(
-            name=NAME,
-            generation=next_generation(self.site, NAME),
-            base=live,
-            state=State.BUILT,
-            epoch=epoch,
-            include_late=False,
-            text=text,
-            base_text=text,
-        )
-        self._write(replay)
-        ReplayBook(self.lake, Tables()).record(replay)
-
-    def catch_up(self, replay: Replay) -> Replay:
-        now = replay.now(replay.state, epoch=Epoch(self.head), detail=replay.detail)
-        self._write(now)
-        after = READY if replay.state in READY else None
-        return ReplayBook(self.lake, Tables()).record(now, after=after)
-
-    def _write(self, replay: Replay) -> None:
-        path = self.lake.path(generation_name(NAME, replay.generation))
-        guard = Guard(build_app(NAME, replay.generation), replay.epoch)
-        self.made.writer.overwrite(path, rows(replay.generation, replay.epoch), guard)
+class World(SwappedReport):
+    """Commands that are given to it at random."""
 
     def command(self, what: str, generation: int | None = None) -> None:
         """Give a command; being refused is an answer."""
@@ -229,8 +154,13 @@ def meeting(world: World, command: Command) -> Iterator[None]:
         failpoints.hit = real
 
 
+GIVEN_AGAIN = [Build(), SWAP, Build(), SWAP, BACK, BACK]
+"""The second one takes back the generation that the first one brought back."""
+
+
 @pytest.mark.matrix
 @given(STEPS)
+@example(GIVEN_AGAIN)
 @settings(max_examples=40)
 def test_p10_a_table_is_one_generation_whole_whatever_dies_or_meets(steps: list[Step]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -1,0 +1,157 @@
+"""Generations that were the table, and what is told of them once they were taken back."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from kernel.errors import Conflict, NotFound
+from kernel.positions import CLOSED, Epoch
+from lake.layout import Lake
+from lake.savepoints import SavepointBook
+from lake.tables import Tables
+from projections.run.notes import noted_by
+from projections.serve.pinned_epochs import pinned_at
+from projections.serve.savepoints import create
+from projections.sql.parse import parse_script
+from replay import cancel as cancelling
+from replay.book import ReplayBook, State
+from replay.cancel import cancel, remove_abandoned
+from replay.deployment import apply
+from replay.generations import generation_name, live_app
+from replay.planning import plan_replay, refuse_changed
+from replay.subject import entry_of
+from replay.swap import rollback, swap
+from tests.support.lake.swapped_report import NAME, STABLE, SwappedReport
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> SwappedReport:
+    return SwappedReport(Lake.at(str(tmp_path / "lake")))
+
+
+def swapped(report: SwappedReport) -> None:
+    report.build()
+    swap(report.site, NAME, report.catch_up)
+
+
+def words_of(report: SwappedReport) -> set[str]:
+    return set(report.stable.to_pyarrow_table()["word"].to_pylist())
+
+
+def words_at(report: SwappedReport, epoch: int) -> set[str]:
+    pinned = pinned_at(report.lake, [STABLE], Epoch(epoch), None)
+    return set(pinned.frames[STABLE].to_table()["word"].to_pylist())
+
+
+def test_each_rollback_goes_one_generation_back(report: SwappedReport) -> None:
+    swapped(report)
+    swapped(report)
+    rollback(report.site, NAME)
+    assert (report.live, words_of(report)) == (2, {"of 2"})
+    rollback(report.site, NAME)
+    assert (report.live, words_of(report)) == (1, {"of 1"})
+    cursors = [report.stable.transaction_version(live_app(NAME, n)) for n in (1, 2, 3)]
+    assert cursors == [1, CLOSED, CLOSED]
+    with pytest.raises(NotFound, match="no generation that is swapped"):
+        rollback(report.site, NAME)
+    report.epochs(live=True)
+    assert words_of(report) == {"of 1"}
+
+
+def test_an_epoch_stays_what_its_readers_had_whoever_goes_live_later(
+    report: SwappedReport,
+) -> None:
+    swapped(report)
+    report.epochs(live=True)
+    report.epochs(live=True)
+    rollback(report.site, NAME)
+    report.run()
+    report.epochs(live=True)
+    assert [words_at(report, epoch) for epoch in (1, 3, 4)] == [{"of 1"}] * 3
+    swapped(report)
+    report.epochs(live=True)
+    assert [words_at(report, epoch) for epoch in (1, 3)] == [{"of 1"}] * 2
+    assert words_at(report, 5) == {"of 3"}
+    site = report.site
+    assert site.deployed.published(NAME) == (3, 1)
+    noted = noted_by(
+        report.lake, site.manifest, NAME, published=site.deployed.published(NAME), up_to=Epoch(3)
+    )
+    assert noted is not None
+    assert noted.generation == 1
+    kept = create(report.lake, "third", epoch=Epoch(3)).savepoint
+    (table,) = SavepointBook(report.lake, Tables()).tables_of(kept, [STABLE])
+    assert set(table.rows(report.lake).to_table()["word"].to_pylist()) == {"of 1"}
+
+
+def with_options(report: SwappedReport) -> str:
+    text = entry_of(report.site, NAME).text
+    text = text.replace("(key = 'id')", "(key = 'id', freshness = '1 hour')")
+    apply(report.site, [], parse_script(text).projections)
+    return entry_of(report.site, NAME).text
+
+
+def test_options_that_were_given_since_the_build_outlive_the_swap_and_its_rollback(
+    report: SwappedReport,
+) -> None:
+    report.build()
+    text = with_options(report)
+    assert "1 hour" in text
+    swap(report.site, NAME, report.catch_up)
+    assert entry_of(report.site, NAME).text == text
+    rollback(report.site, NAME)
+    assert entry_of(report.site, NAME).text == text
+
+
+def test_a_swap_to_another_query_does_not_undo_options_in_silence(report: SwappedReport) -> None:
+    report.build(text=entry_of(report.site, NAME).text.replace("word FROM", "word AS word FROM"))
+    with_options(report)
+    with pytest.raises(Conflict, match="given other options") as refused:
+        swap(report.site, NAME, report.catch_up)
+    assert "penstock replay cancel report" in refused.value.remedy
+    assert words_of(report) == {"of 1"}
+
+
+def test_a_second_build_that_begins_at_the_same_moment_is_refused(report: SwappedReport) -> None:
+    report.build()
+    book = ReplayBook(report.lake, Tables())
+    (built,) = book.of(NAME)
+    book.record(built.now(State.BUILDING))
+    with pytest.raises(Conflict, match="generation 2 of report is building meanwhile"):
+        book.begin(replace(built.now(State.BUILDING), generation=3))
+    with pytest.raises(Conflict, match="generation 2 of report is building meanwhile"):
+        book.begin(built.now(State.BUILDING))
+    book.record(built.now(State.CANCELLED))
+    assert book.begin(replace(built.now(State.BUILDING), generation=3)).generation == 3
+
+
+def test_files_of_a_cancelled_build_that_died_are_removed_by_who_comes_next(
+    report: SwappedReport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report.build()
+    book = ReplayBook(report.lake, Tables())
+    (built,) = book.of(NAME)
+    book.record(built.now(State.BUILDING))
+    cancel(report.site, NAME)
+    files = Path(report.lake.path(generation_name(NAME, 2)))
+    assert files.exists(), "its process may be alive, and removes them itself"
+    assert remove_abandoned(report.site, NAME) == []
+    with pytest.raises(NotFound):
+        cancel(report.site, NAME)
+    monkeypatch.setattr(cancelling, "ABANDONED_AFTER", timedelta(0))
+    assert cancel(report.site, NAME).state is State.CANCELLED
+    assert not files.exists()
+    with pytest.raises(NotFound):
+        cancel(report.site, NAME)
+
+
+def test_a_plan_is_stale_once_the_meaning_of_its_query_is_another(report: SwappedReport) -> None:
+    plan = plan_replay(report.site, NAME)
+    refuse_changed({"basis": asdict(plan.basis)}, plan)
+    other = asdict(plan.basis) | {"meaning": "of other columns"}
+    with pytest.raises(Conflict, match="meaning was of other columns"):
+        refuse_changed({"basis": other}, plan)
