@@ -154,8 +154,12 @@ def _known(node: exp.Expr, types: TypeOf) -> bool:
     match node:
         case exp.Column() | exp.Literal():
             return has_simple_type(types(node))
-        case exp.Paren() | exp.Boolean() | exp.Null() | exp.If() | exp.Case() | exp.Is():
-            return not isinstance(node, exp.If | exp.Case) or bool(types(node) or _branch(node))
+        case exp.Paren() | exp.Boolean() | exp.Null() | exp.Is():
+            return True
+        case exp.If() | exp.Case():
+            return bool(types(node) or _branch(node)) and _decides(node, types)
+        case exp.And() | exp.Or() | exp.Not():
+            return all(_is_boolean(side, types) for side in node.iter_expressions())
         case exp.Between():
             bounds = (node.args["low"], node.args["high"])
             return all(_comparable(types(node.this), types(each)) for each in bounds)
@@ -222,6 +226,24 @@ def _by_fixed_text(node: exp.Expr, types: TypeOf) -> bool:
 def _branch(node: exp.Expr) -> bool:
     """Say whether this is one WHEN of a CASE, whose type is asked of the whole."""
     return isinstance(node, exp.If) and isinstance(node.parent, exp.Case)
+
+
+def _decides(node: exp.Expr, types: TypeOf) -> bool:
+    """Say whether both engines take the same branch by the condition of an IF, or of a WHEN.
+
+    Each has rules of its own for a condition that is no BOOLEAN, and for `CASE x WHEN y` where x
+    and y are of two types.
+    """
+    if isinstance(node, exp.Case):
+        return True
+    subject = node.parent.this if _branch(node) and node.parent is not None else None
+    if subject is None:
+        return _is_boolean(node.this, types)
+    return _comparable(types(subject), types(node.this))
+
+
+def _is_boolean(node: exp.Expr, types: TypeOf) -> bool:
+    return isinstance(node, exp.Null) or types(node) == "BOOLEAN"
 
 
 def _comparable(left: str, right: str) -> bool:

@@ -54,6 +54,12 @@ def duration_of(node: exp.Expr) -> timedelta | None:
     if isinstance(node, exp.Interval) and isinstance(node.this, exp.Literal):
         unit = node.args.get("unit")
         return parse_duration(f"{node.this.name} {unit.name if unit is not None else ''}")
+    if isinstance(node, exp.Paren) and isinstance(node.this, exp.Add | exp.Interval):
+        return duration_of(node.this)
+    if isinstance(node, exp.Add):
+        sides = (node.this, node.expression)
+        parts = [None if isinstance(each, exp.Literal) else duration_of(each) for each in sides]
+        return sum((part for part in parts if part), timedelta()) if None not in parts else None
     return None
 
 

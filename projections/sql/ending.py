@@ -14,7 +14,8 @@ from projections.sql.expressions import check
 from projections.sql.places import Script, nearest
 from projections.sql.tokens import parsed, tokenized
 from projections.sql.tree import column
-from projections.sql.types import normal, type_of
+from projections.sql.type_names import normal
+from projections.sql.types import type_of
 
 
 def ending_text(condition: str, columns: Sequence[tuple[str, str]]) -> str:

@@ -79,8 +79,23 @@ def check(script: Script, node: exp.Expr, *, at: int, aggregates: bool) -> None:
         _check_one(script, found, offset_of(found, offset_of(node, at)), aggregates)
 
 
+_COMPARISONS = (
+    *(exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ, exp.NullSafeNEQ),
+    *(exp.Like, exp.ILike, exp.RegexpLike, exp.In, exp.Between, exp.Is),
+)
+
+
 def _check_one(script: Script, found: exp.Expr, at: int, aggregates: bool) -> None:
     kind = type(found).__name__
+    if isinstance(found, _COMPARISONS) and any(
+        isinstance(side, _COMPARISONS) for side in (found.this, found.args.get("expression"))
+    ):
+        # Spark goes from left to right, whichever they are; others have more levels.
+        raise script.refusal(
+            "a comparison of a comparison without brackets",
+            at=at,
+            fix="Say which is compared first: a = (b > c), or (a = b) > c.",
+        )
     if isinstance(found, AGGREGATES):
         _check_aggregate(script, found, at, aggregates)
     elif function_of(found) is not None or (

@@ -106,11 +106,28 @@ def refuse_clauses(
     script: Script, select: exp.Expr, at: int, *, known: tuple[str, ...] = ()
 ) -> None:
     """Refuse the clauses of a SELECT that are not compiled; `known` are further ones that are."""
-    for clause, content in select.args.items():
-        if not content or clause in (*_KNOWN_CLAUSES, *known):
+    refuse_others(script, select, at, (*_KNOWN_CLAUSES, *known))
+
+
+def is_distinct(script: Script, select: exp.Expr, at: int) -> bool:
+    """Say whether a SELECT is DISTINCT, over all of its columns. Raises `InvalidRequest`."""
+    distinct = select.args.get("distinct")
+    if isinstance(distinct, exp.Distinct) and distinct.args.get("on"):
+        raise script.refusal(
+            "DISTINCT ON is not in the dialect",
+            at=offset_of(distinct, at),
+            fix="Keep one row of each: QUALIFY ROW_NUMBER() OVER (PARTITION BY … ORDER BY …) = 1.",
+        )
+    return bool(distinct)
+
+
+def refuse_others(script: Script, query: exp.Expr, at: int, known: tuple[str, ...]) -> None:
+    """Refuse the clauses of a query but those that are `known`."""
+    for clause, content in query.args.items():
+        if not content or clause in known:
             continue
         where = content[0] if isinstance(content, list) else content
-        start = offset_of(select, at)
+        start = offset_of(query, at)
         place = offset_of(where, start) if isinstance(where, exp.Expr) else start
         reason, fix = _REFUSED_CLAUSES.get(
             clause,

@@ -201,7 +201,10 @@ class Windows:
         if not order:
             raise self._refusal(window, "a frame without ORDER BY")
         start, end = spec.args.get("start"), spec.args.get("end") or "CURRENT ROW"
-        if spec.text("kind").upper() == "RANGE":
+        kind = spec.text("kind").upper()
+        if spec.args.get("exclude") or kind not in ("ROWS", "RANGE"):
+            raise self._refusal(window, "EXCLUDE" if spec.args.get("exclude") else kind)
+        if kind == "RANGE":
             return self._range(window, start, end, order, written)
         before = self._count(window, start, spec.text("start_side"), "PRECEDING")
         after = self._count(window, end, spec.text("end_side"), "FOLLOWING")

@@ -25,7 +25,15 @@ from projections.sql.matching import matched
 from projections.sql.outer_joins import full, mirrored, shared_columns, side_of
 from projections.sql.parse import ProjectionDecl
 from projections.sql.places import Script, offset_of
-from projections.sql.query import Output, read_items, refuse_clauses, resolved, unique
+from projections.sql.query import (
+    Output,
+    is_distinct,
+    read_items,
+    refuse_clauses,
+    refuse_others,
+    resolved,
+    unique,
+)
 from projections.sql.ranking import Windows
 from projections.sql.resolving import Names
 from projections.sql.scalar_subqueries import with_values
@@ -44,9 +52,11 @@ from projections.sql.tree import (
     passed,
     walk,
 )
-from projections.sql.types import normal
+from projections.sql.type_names import normal
 
 _STEPS = ("with_", "qualify", "distinct")
+_AROUND = ("this", "expression", "distinct", "with_", "alias")
+"""What a query in brackets, or several with UNION and its like between, may have of its own."""
 """Clauses of a query of several steps that a query of one step does not have."""
 
 
@@ -107,6 +117,8 @@ class _Reader:
     def query(self, node: exp.Expr, named: Mapping[str, exp.Expr]) -> Node:
         """Read a SELECT or a union. `named` are the queries of WITH around it."""
         named = {**named, **self._with(node)}
+        if not isinstance(node, exp.Select):
+            refuse_others(self.script, node, offset_of(node, self.at), _AROUND)
         match node:
             case exp.Subquery():
                 return self.query(node.this, named)
@@ -135,7 +147,19 @@ class _Reader:
                 at=offset_of(clause, self.at),
                 fix="Write each step as a query of its own.",
             )
+        for each in clause.expressions:
+            self._refuse_columns(each)
         return {each.alias.lower(): each.this for each in clause.expressions}
+
+    def _refuse_columns(self, named: exp.Expr) -> None:
+        """Refuse names of columns behind the name of a query: they would be passed by."""
+        alias = named.args.get("alias")
+        if isinstance(alias, exp.TableAlias) and alias.args.get("columns"):
+            raise self.script.refusal(
+                "an alias with columns",
+                at=offset_of(named, self.at),
+                fix="Write the alias alone, and name the columns in the query: SELECT … AS name.",
+            )
 
     def _sides(self, node: exp.SetOperation, named: Mapping[str, exp.Expr]) -> tuple[Node, Node]:
         """Read both sides of a UNION and its like, under the names that the first one has."""
@@ -235,7 +259,7 @@ class _Reader:
                 )
             made = Windows(names, items).results(node, select.args.get("qualify"))
         unique(self.script, tuple(items))
-        return _distinct(made) if select.args.get("distinct") else made
+        return _distinct(made) if is_distinct(self.script, select, at) else made
 
     def _input(
         self, item: exp.Expr, named: Mapping[str, exp.Expr], before: list[QuerySource], at: int
@@ -244,6 +268,9 @@ class _Reader:
         at = offset_of(item, at)
         inner = self._inner(item, named)
         if inner is not None:
+            if isinstance(item, exp.Subquery):
+                refuse_others(self.script, item, at, _AROUND)
+            self._refuse_columns(item)
             query, rest = inner
             clause = clause_of(query, self.matches)
             node = self.query(query, rest) if clause is None else self._match(query, clause, rest)

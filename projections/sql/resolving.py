@@ -9,7 +9,8 @@ from sqlglot import exp
 from projections.sql.places import Script
 from projections.sql.scope import QueryScope, QuerySource
 from projections.sql.tree import WINDOW_END, WINDOW_START, Computed, column
-from projections.sql.types import normal, type_of
+from projections.sql.type_names import normal
+from projections.sql.types import type_of
 
 _OWN = {WINDOW_START: "TIMESTAMP", WINDOW_END: "TIMESTAMP"}
 

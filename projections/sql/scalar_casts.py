@@ -14,6 +14,7 @@ from projections.sql.decimals import EXACT_DIGITS, digits_of
 from projections.sql.scalar import TEXT, WHOLE, Rule, Scalar, TypeOf, form, literal_text
 from projections.sql.scalar_times import whole_units
 from projections.sql.spark_times import cast_day, cast_moment
+from projections.sql.type_names import normal
 
 _SMALL = ("TINYINT", "SMALLINT")
 _NARROW = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
@@ -21,7 +22,7 @@ _NARROW = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
 
 def _cast(node: exp.Expr, types: TypeOf) -> Scalar | None:
     inner, source = node.this, types(node.this)
-    target = _normal(node.args["to"].sql(dialect="spark"))
+    target = normal(node.args["to"].sql(dialect="spark"))
     if isinstance(inner, exp.Null):
         return _null(target)
     if not source:
@@ -42,11 +43,6 @@ def _null(target: str) -> Scalar | None:
     if target == TEXT:
         return form(target, "CAST(NULL AS VARCHAR)")
     return form(target, f"CAST(NULL AS {target})") if plain or digits_of(target) else None
-
-
-def _normal(kind: str) -> str:
-    found = "".join(kind.upper().split())
-    return {"BYTE": "TINYINT", "SHORT": "SMALLINT", "LONG": "BIGINT"}.get(found, found)
 
 
 def _words(source: str, target: str) -> str | None:

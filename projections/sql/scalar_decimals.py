@@ -39,7 +39,11 @@ def _computed(node: exp.Expr, types: TypeOf) -> Scalar | None:
 
 
 def _size(side: exp.Expr, kind: str) -> Size | None:
-    """Return the digits of a side. Spark takes a literal to have as many as are written."""
+    """Return the digits of a side. Spark takes a literal to have as many as are written.
+
+    Brackets around it are none to Spark.
+    """
+    side = side.unnest()
     if isinstance(side, exp.Literal) and side.name.isdigit():
         return len(side.name.lstrip("0")) or 1, 0
     # The sign of a number is part of the literal to Spark.

@@ -24,6 +24,14 @@ class _AsWritten(Spark):
 
 
 SPARK = Dialect.get_or_raise(_AsWritten)
+_UNITS = {
+    **dict.fromkeys(("MS", "MSEC"), "MILLISECOND"),
+    **dict.fromkeys(("S", "SEC", "SECS"), "SECOND"),
+    **dict.fromkeys(("MIN", "MINS"), "MINUTE"),
+    **dict.fromkeys(("H", "HR", "HRS"), "HOUR"),
+    "D": "DAY",
+}
+"""Short names of units that sqlglot reads, and Spark does not."""
 _QUOTED = (TokenType.STRING, TokenType.IDENTIFIER)
 
 _TERMINAL_CODE = re.compile(r"\x1b\[[0-9;]*m")
@@ -67,7 +75,32 @@ def parsed(script: Script, tokens: list[Token]) -> exp.Expr:
             fix="Correct the SQL at that place; the query is a Spark SQL SELECT.",
         ) from error
     assert query is not None, "a statement has tokens"
+    return _with_whole_intervals(query)
+
+
+def _with_whole_intervals(query: exp.Expr) -> exp.Expr:
+    """Put INTERVAL 1 DAY 2 HOURS in brackets, and call units as Spark does.
+
+    sqlglot makes a sum of it: behind a minus its second part would change sides.
+    """
+    for interval in [*query.find_all(exp.Interval)]:
+        unit = interval.args.get("unit")
+        if isinstance(unit, exp.Var) and unit.name.upper() in _UNITS:
+            interval.set("unit", exp.Var(this=_UNITS[unit.name.upper()]))
+        top: exp.Expr = interval
+        while isinstance(top.parent, exp.Add) and _is_length(top.parent):
+            top = top.parent
+        if top is not interval and top.parent is not None and not isinstance(top.parent, exp.Paren):
+            bracket = exp.Paren()
+            top.replace(bracket)
+            bracket.set("this", top)
     return query
+
+
+def _is_length(node: exp.Expr) -> bool:
+    if isinstance(node, exp.Add):
+        return _is_length(node.this) and _is_length(node.expression)
+    return isinstance(node, exp.Interval)
 
 
 def split(tokens: Sequence[Token]) -> list[list[Token]]:

@@ -19,17 +19,10 @@ from projections.sql.decimals import (
 )
 from projections.sql.functions import function_of
 from projections.sql.scalars import scalar_of
+from projections.sql.type_names import normal
 
 TEMPORAL = ("TIMESTAMP", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "DATE")
 
-_ALIASES = {
-    "BYTE": "TINYINT",
-    "SHORT": "SMALLINT",
-    "INTEGER": "INT",
-    "LONG": "BIGINT",
-    "REAL": "FLOAT",
-    "TIMESTAMP_LTZ": "TIMESTAMP",
-}
 _BOOLEANS = (
     exp.Predicate,
     exp.Not,
@@ -61,14 +54,6 @@ _DOUBLES = (exp.Sqrt, exp.Cbrt, exp.Exp, exp.Ln, exp.Log, exp.Pow, exp.Sin, exp.
 _BIGINTS = (exp.IntDiv, exp.Count, exp.CountIf, exp.UnixMicros, exp.UnixMillis, exp.UnixSeconds)
 _INTS = (exp.Year, exp.Quarter, exp.Month, exp.Day, exp.DayOfMonth, exp.DayOfWeek, exp.DayOfYear)
 _MORE_INTS = (exp.WeekOfYear, exp.Hour, exp.Minute, exp.Second, exp.Length)
-
-
-def normal(text: str) -> str:
-    """Return a plain type's name in upper case without spaces; nested types as they are."""
-    if "<" in text:
-        return text
-    upper = "".join(text.upper().split())
-    return _ALIASES.get(upper, upper)
 
 
 def type_of(node: exp.Expr, column: Callable[[exp.Expr], str]) -> str:

@@ -11,7 +11,7 @@ from projections.sql.catalog import Column
 from projections.sql.parse import declared_columns
 from projections.sql.places import Script
 from projections.sql.tokens import TokenCursor, split, tokenized
-from projections.sql.types import normal
+from projections.sql.type_names import normal
 from projections.trial.literals import Literal, has_literals
 
 INPUT_FORM = (

@@ -1,0 +1,132 @@
+"""A statement is compiled as Spark reads it, or refused: no word of it is passed by."""
+
+from __future__ import annotations
+
+import pytest
+from sqlglot import exp
+
+from kernel.errors import InvalidRequest
+from projections.sql.catalog import Column, MemoryCatalog, Relation
+from projections.sql.certified import uncertified_in
+from projections.sql.duckdb_text import DuckText
+from projections.sql.expressions import render
+from projections.sql.parse import parse_script
+from projections.sql.places import Script
+from projections.sql.plan import Plan, plan
+from projections.sql.tokens import SPARK, parsed
+from projections.sql.types import type_of
+
+COLUMNS = {
+    "event_id": "STRING",
+    "carrier": "STRING",
+    "code": "STRING",
+    "delay": "INT",
+    "price": "DECIMAL(10,2)",
+    "late": "BOOLEAN",
+    "day": "DATE",
+    "occurred_at": "TIMESTAMP",
+}
+FLIGHT = Relation(
+    name="events.flight",
+    columns=tuple(Column(name=name, type=kind) for name, kind in COLUMNS.items()),
+    key=(),
+    event_time="occurred_at",
+)
+FROM = "FROM STREAM events.flight"
+OVER = "SUM(delay) OVER (PARTITION BY carrier ORDER BY occurred_at"
+
+
+def planned(query: str, key: str = "event_id") -> Plan:
+    text = f"CREATE PROJECTION p WITH (key = '{key}') AS {query};"
+    (decl,) = parse_script(text).projections
+    return plan(decl, MemoryCatalog(streams={FLIGHT.name: FLIGHT}))
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        (f"SELECT event_id {FROM} UNION ALL SELECT code {FROM} ORDER BY event_id", "ORDER BY"),
+        (f"SELECT event_id {FROM} UNION ALL SELECT code {FROM} LIMIT 3", "LIMIT"),
+        (f"(SELECT event_id {FROM}) LIMIT 3", "LIMIT"),
+        (f"SELECT event_id FROM ((SELECT event_id {FROM}) LIMIT 3) q", "LIMIT"),
+        (f"SELECT event_id {FROM} UNION ALL BY NAME SELECT code {FROM}", "BY_NAME"),
+        (f"SELECT DISTINCT ON (carrier) event_id, carrier {FROM}", "DISTINCT ON"),
+        (f"SELECT event_id, {OVER} ROWS 1 PRECEDING EXCLUDE CURRENT ROW) AS s {FROM}", "EXCLUDE"),
+        (f"SELECT event_id, {OVER} GROUPS 1 PRECEDING) AS s {FROM}", "GROUPS"),
+        (f"SELECT q.event_id FROM (SELECT code, event_id {FROM}) AS q (event_id, x)", "alias with"),
+        (f"WITH q (event_id, x) AS (SELECT code, event_id {FROM}) SELECT event_id FROM q", "alias"),
+        (f"SELECT event_id, late = delay < 15 AS odd {FROM}", "comparison of a comparison"),
+        (f"SELECT event_id, late = code LIKE 'x%' AS odd {FROM}", "comparison of a comparison"),
+        (f"SELECT event_id {FROM} WHERE late = delay < 15", "comparison of a comparison"),
+    ],
+)
+def test_what_is_not_compiled_is_refused(query: str, said: str) -> None:
+    with pytest.raises(InvalidRequest, match=said):
+        planned(query)
+
+
+def expression(text: str) -> exp.Expr:
+    script = Script(text=f"SELECT {text}", origin="<sql>")
+    found: exp.Expr = parsed(script, SPARK.tokenize(script.text)).expressions[0]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("t - INTERVAL 1 DAY 2 HOURS", "t - (INTERVAL '1' DAY + INTERVAL '2' HOURS)"),
+        ("t - INTERVAL 1 DAY + INTERVAL 2 HOURS", "t - INTERVAL '1' DAY + INTERVAL '2' HOURS"),
+        ("t - (INTERVAL 1 DAY 2 HOURS)", "t - (INTERVAL '1' DAY + INTERVAL '2' HOURS)"),
+        ("t + INTERVAL 5 MIN", "t + INTERVAL '5' MINUTE"),
+        ("t BETWEEN u - INTERVAL 1 H AND u", "t BETWEEN u - INTERVAL '1' HOUR AND u"),
+    ],
+)
+def test_an_interval_of_several_units_is_one_value(written: str, read: str) -> None:
+    assert render(expression(written)) == read
+
+
+def typed(text: str) -> str:
+    return type_of(expression(text), lambda node: COLUMNS.get(node.name, ""))
+
+
+def certified(text: str) -> bool:
+    return uncertified_in(expression(text), FLIGHT.columns) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("price / 3", "DECIMAL(14,6)"),
+        ("price / (3)", "DECIMAL(14,6)"),
+        ("price * ((2))", "DECIMAL(12,2)"),
+        ("CAST(price AS DECIMAL)", "DECIMAL(10,0)"),
+        ("CAST(price AS DECIMAL(7))", "DECIMAL(7,0)"),
+        ("CAST(price AS NUMERIC)", "DECIMAL(10,0)"),
+    ],
+)
+def test_a_decimal_has_the_size_that_spark_gives_it(text: str, kind: str) -> None:
+    assert typed(text) == kind
+
+
+def test_a_decimal_without_a_size_is_said_to_the_other_engine_with_it() -> None:
+    said = DuckText().expression(expression("CAST(CAST(price AS DECIMAL) AS INT)"), FLIGHT.columns)
+    assert "DECIMAL(10,0)" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "both"),
+    [
+        ("CASE delay WHEN 2 THEN 'two' ELSE 'no' END", True),
+        ("CASE code WHEN '2' THEN 'two' ELSE 'no' END", True),
+        ("CASE code WHEN 2 THEN 'two' ELSE 'no' END", False),
+        ("CASE day WHEN '2024' THEN 1 ELSE 0 END", False),
+        ("CASE WHEN late THEN 1 ELSE 0 END", True),
+        ("CASE WHEN NOT late AND delay > 3 THEN 1 ELSE 0 END", True),
+        ("if(delay, 1, 2)", False),
+        ("late AND delay", False),
+        ("NOT delay", False),
+        ("late AND (delay > 3 OR code IS NULL)", True),
+    ],
+)
+def test_what_each_engine_decides_by_rules_of_its_own_is_sparks(text: str, both: bool) -> None:
+    assert certified(text) is both
