@@ -214,6 +214,8 @@ def refuse_changed(
             "the file is no plan", remedy=f"penstock replay plan {now.name} --json > plan.json"
         )
     moved = [name for name, value in found.items() if before.get(name) != value]
+    if "query" in moved:
+        moved.remove("meaning")  # Of another query that says nothing more.
     if moved:
         told = ", ".join(
             f"{name.replace('_', ' ')} was {before.get(name)}, is {found[name]}" for name in moved
