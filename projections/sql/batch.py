@@ -56,6 +56,10 @@ class Dialect(Protocol):
         """Write an expression over `columns`."""
         ...
 
+    def conditions(self, parts: Sequence[exp.Expr], columns: Sequence[Column]) -> str:
+        """Write that all conditions hold, each asked only where those before it do; or nothing."""
+        ...
+
     def micros(self, moment: str) -> str:
         """Turn a moment into microseconds since 1970."""
         ...
@@ -219,7 +223,7 @@ def mapped(node: Map, rows: str, dialect: Dialect, more: str = "") -> str:
         f"{dialect.expression(each.expression, columns)} AS {dialect.name(each.name)}"
         for each in node.outputs
     )
-    where = " AND ".join(f"({dialect.expression(part, columns)})" for part in node.where)
+    where = dialect.conditions(node.where, columns)
     return (
         f"SELECT {outputs}, {', '.join(ORDER)}{more} FROM ({rows}) AS x"
         f"{' WHERE ' + where if where else ''}"

@@ -53,6 +53,18 @@ _FUNCTIONS: dict[type[exp.Expr], str] = {
 }
 
 
+_NEVER_FAIL = (
+    *(exp.Column, exp.Identifier, exp.Literal, exp.Boolean, exp.Null, exp.Paren, exp.Var),
+    *(exp.Predicate, exp.And, exp.Or, exp.Not, exp.Coalesce, exp.Nullif, exp.DataType),
+    *(exp.Upper, exp.Lower, exp.Trim, exp.Length, exp.Concat, exp.DPipe),
+)
+"""What has a value for all rows. Comparisons are certified between types that compare."""
+
+
+def _never_fails(node: exp.Expr) -> bool:
+    return all(isinstance(part, _NEVER_FAIL) for part in node.walk())
+
+
 def duckdb_type(kind: str) -> str:
     """Return DuckDB's name of a simple type of Spark."""
     return "VARCHAR" if kind == "STRING" else kind
@@ -73,6 +85,20 @@ class DuckText:
     def expression(self, node: exp.Expr, columns: Sequence[Column]) -> str:
         """Write a certified expression."""
         return _Expressions(columns).text(node)
+
+    def conditions(self, parts: Sequence[exp.Expr], columns: Sequence[Column]) -> str:
+        """Write conditions, in their order where one may be an error in a row.
+
+        DuckDB asks the cheap ones of an AND first, and takes our functions for cheap ones that
+        never fail: a row that an earlier condition was to keep out would end the run.
+        """
+        texts = [f"({self.expression(part, columns)})" for part in parts]
+        if all(_never_fails(part) for part in parts[1:]):
+            return " AND ".join(texts)
+        *firsts, text = texts
+        for first in reversed(firsts):
+            text = f"CASE WHEN {first} THEN {text} ELSE false END"
+        return text
 
     def micros(self, moment: str) -> str:
         """Turn a moment into microseconds since 1970."""

@@ -30,6 +30,10 @@ class SparkText:
         """Write an expression as its author did."""
         return render(node)
 
+    def conditions(self, parts: Sequence[exp.Expr], columns: Sequence[Column]) -> str:
+        """Write conditions as their author did: Spark asks them in their order."""
+        return " AND ".join(f"({self.expression(part, columns)})" for part in parts)
+
     def micros(self, moment: str) -> str:
         """Turn a moment into microseconds since 1970."""
         return f"unix_micros(CAST({moment} AS TIMESTAMP))"

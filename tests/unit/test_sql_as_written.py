@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
+import pyarrow as pa
 import pytest
 from sqlglot import exp
 
 from kernel.errors import InvalidRequest
+from lake.table_columns import UTC_MICROS
+from projections.run.database import (
+    ORDER_TYPES,
+    TEXT,
+    Database,
+    arrow_type,
+    types_of,
+)
 from projections.sql.catalog import Column, MemoryCatalog, Relation
 from projections.sql.certified import uncertified_in
 from projections.sql.duckdb_text import DuckText
 from projections.sql.expressions import render
+from projections.sql.key_steps import rows_sql
 from projections.sql.parse import parse_script
 from projections.sql.places import Script
 from projections.sql.plan import Plan, plan
 from projections.sql.tokens import SPARK, parsed
+from projections.sql.tree import scans
 from projections.sql.types import type_of
 
 COLUMNS = {
@@ -32,6 +45,7 @@ FLIGHT = Relation(
     key=(),
     event_time="occurred_at",
 )
+START = datetime(2024, 1, 1, tzinfo=UTC)
 FROM = "FROM STREAM events.flight"
 OVER = "SUM(delay) OVER (PARTITION BY carrier ORDER BY occurred_at"
 
@@ -130,3 +144,38 @@ def test_a_decimal_without_a_size_is_said_to_the_other_engine_with_it() -> None:
 )
 def test_what_each_engine_decides_by_rules_of_its_own_is_sparks(text: str, both: bool) -> None:
     assert certified(text) is both
+
+
+PARKED = [
+    {"event_id": "1", "carrier": "drive", "code": "7", "delay": 2},
+    {"event_id": "2", "carrier": "parked", "code": "n/a", "delay": 0},
+]
+
+
+def kept(condition: str) -> list[str]:
+    """Return the events that the small executor keeps by a condition."""
+    made = planned(f"SELECT event_id {FROM} WHERE {condition}")
+    (scan,) = scans(made.tree)
+    fields = [(each.name, arrow_type(each)) for each in scan.columns]
+    shape = pa.schema([*fields, *((name, pa.int64()) for name in ("_seq_hi", "_seq_lo"))])
+    shape = shape.append(pa.field("_time", UTC_MICROS))
+    rows = [{**each, "_time": START, "_seq_hi": 0, "_seq_lo": 0} for each in PARKED]
+    database = Database()
+    database.make(scan.view, types_of(scan.columns) | ORDER_TYPES)
+    database.insert(scan.view, [pa.Table.from_pylist(rows, shape)])
+    found = database.connection.sql(rows_sql(made.tree, TEXT)).fetchall()
+    return [event for event, *_ in found]
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "upper(carrier) = 'DRIVE' AND CAST(code AS BIGINT) IS NOT NULL",
+        "upper(carrier) = 'DRIVE' AND CAST(code AS DOUBLE) IS NOT NULL",
+        "carrier LIKE 'd%' AND delay > 1 AND CAST(code AS BIGINT) IS NOT NULL",
+        "lower(carrier) <> 'parked' AND 100 / delay > 3",
+        "delay > 1 AND carrier = 'drive'",
+    ],
+)
+def test_a_condition_is_asked_only_where_those_before_it_hold(condition: str) -> None:
+    assert kept(condition) == ["1"]
