@@ -20,6 +20,7 @@ from projections.run.matcher import matcher_of
 from projections.run.operators import (
     FinalOperator,
     JoinOperator,
+    Listed,
     Operator,
     RecomputedOperator,
     consolidated,
@@ -118,7 +119,7 @@ class Dataflow:
             with self._database.computing():
                 for operator in self._operators:
                     operator.step()
-                changes = self._arrow(consolidated(results, listed(TEXT, names(self._tree))))
+                changes = self._arrow(consolidated(results, Listed.of(self._tree)))
             self._settle()
         return changes
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import duckdb
@@ -16,6 +17,7 @@ import duckdb
 from projections.run.database import TEXT
 from projections.run.regions import region_of
 from projections.sql.batch import names, over_rows
+from projections.sql.decimals import FLOATING
 from projections.sql.join_text import join_condition, joined
 from projections.sql.shape import END, NOTHING_ENDED, ORDER
 from projections.sql.tree import Final, Join, JoinKind, Node, Recomputed
@@ -54,20 +56,42 @@ class Operator(Protocol):
         ...
 
 
-def all_columns(node: Node) -> str:
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A list of columns as it is written, and as rows are told apart by them.
+
+    The two zeros of a floating column are equal, and not the same value.
+    """
+
+    columns: str
+    apart: str
+
+    @classmethod
+    def of(cls, node: Node, *more: str) -> Listed:
+        """Return a node's columns, and `more`."""
+        columns = ", ".join([*map(TEXT.name, names(node)), *more])
+        floating = (TEXT.name(each.name) for each in node.columns if each.type in FLOATING)
+        zeros = "".join(f", ({name} = 0 AND signbit({name}))" for name in floating)
+        return cls(columns, f"{columns}{zeros}")
+
+    def __str__(self) -> str:
+        return self.columns
+
+
+def all_columns(node: Node) -> Listed:
     """Write a node's columns and those of the order."""
-    return ", ".join([*map(TEXT.name, names(node)), *ORDER])
+    return Listed.of(node, *ORDER)
 
 
-def consolidated(rows: str, columns: str) -> str:
-    """Add up the weights of equal rows, and leave out those that cancel each other."""
+def consolidated(rows: str, columns: Listed) -> str:
+    """Add up the weights of rows that are the same, and leave out those that cancel each other."""
     return (
         f"SELECT {columns}, CAST(sum(_w) AS BIGINT) AS _w FROM ({rows}) AS c "
-        f"GROUP BY {columns} HAVING sum(_w) <> 0"
+        f"GROUP BY {columns.apart} HAVING sum(_w) <> 0"
     )
 
 
-def bag(rows: str, columns: str) -> str:
+def bag(rows: str, columns: Listed) -> str:
     """Write each row as often as its weight says.
 
     A weight below zero is an error: something was taken back that was never given out.
@@ -104,7 +128,7 @@ class _Tables:
         found = self._connection.execute(f"INSERT INTO {self.name(what)} FROM {rows}").fetchone()
         self._added[what] += 0 if found is None else int(found[0])
 
-    def compact(self, what: str, columns: str) -> None:
+    def compact(self, what: str, columns: Listed) -> None:
         """Drop rows that came and went, once as many were added as there were.
 
         So what is read over stays in proportion to what there is, and so does the work for that.

@@ -1,0 +1,64 @@
+"""A floating column that goes from one zero to the other has changed: a rebuild would show it."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+
+import pyarrow as pa
+
+from lake.table_columns import UTC_MICROS
+from projections.run.database import arrow_type
+from projections.run.dataflow import Dataflow
+from projections.sql.catalog import Column, MemoryCatalog, Relation
+from projections.sql.declared_relations import DeclaredCatalog
+from projections.sql.parse import parse_script
+from projections.sql.reading import read_tree
+from projections.sql.tree import Scan, scans
+
+COLUMNS = (Column(name="id", type="STRING"), Column(name="x", type="DOUBLE"))
+TABLE = Relation(name="demo.public.t", columns=COLUMNS, key=("id",), event_time=None)
+SCRIPT = """
+CREATE SOURCE t ON demo.public.t;
+CREATE PROJECTION p WITH (key = 'id') AS SELECT id, x FROM t;
+"""
+
+
+def made() -> tuple[Dataflow, Scan]:
+    script = parse_script(SCRIPT)
+    catalog = MemoryCatalog(histories={TABLE.name: TABLE}, latests={TABLE.name: TABLE})
+    tree = read_tree(script.projections[0], DeclaredCatalog(catalog, script.sources))
+    (scan,) = scans(tree)
+    return Dataflow(tree), scan
+
+
+def rows(scan: Scan, value: float) -> pa.Table:
+    moment = datetime(2024, 1, 1, tzinfo=UTC)
+    known = {"id": "a", "x": value, "_time": moment, "_seq_hi": 0, "_seq_lo": 0}
+    fields = [(each.name, arrow_type(each)) for each in scan.columns]
+    order = [("_time", UTC_MICROS), ("_seq_hi", pa.int64()), ("_seq_lo", pa.int64())]
+    return pa.Table.from_pylist([known], pa.schema([*fields, *order]))
+
+
+def told(changes: pa.Table) -> list[tuple[float, int]]:
+    """Return the sign of each row's number, and its weight."""
+    return sorted((math.copysign(1, row["x"]), row["_w"]) for row in changes.to_pylist())
+
+
+def test_a_zero_with_a_sign_is_another_value() -> None:
+    dataflow, scan = made()
+    dataflow.add(scan, [rows(scan, -0.0)])
+    assert told(dataflow.round()) == [(-1, 1)]
+    dataflow.add(scan, [rows(scan, -0.0)], weight=-1)
+    dataflow.add(scan, [rows(scan, -0.0)])
+    assert told(dataflow.round()) == []
+    dataflow.add(scan, [rows(scan, -0.0)], weight=-1)
+    dataflow.add(scan, [rows(scan, 0.0)])
+    assert told(dataflow.round()) == [(-1, -1), (1, 1)]
+
+
+def test_a_stored_zero_of_the_other_sign_is_put_right() -> None:
+    dataflow, scan = made()
+    dataflow.add(scan, [rows(scan, 0.0)])
+    stored = pa.table({"id": ["a"], "x": [-0.0]})
+    assert told(dataflow.begin([stored])) == [(-1, -1), (1, 1)]
