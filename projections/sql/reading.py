@@ -38,11 +38,10 @@ from projections.sql.ranking import Windows
 from projections.sql.resolving import Names
 from projections.sql.scalar_subqueries import with_values
 from projections.sql.scope import QuerySource
-from projections.sql.set_operations import in_both, in_first_alone
+from projections.sql.set_operations import distinct, in_both, in_first_alone
 from projections.sql.shape import HIDDEN_STREAM, InputKind
 from projections.sql.tree import (
     Computed,
-    Grouped,
     Map,
     Newest,
     Node,
@@ -124,7 +123,7 @@ class _Reader:
                 return self.query(node.this, named)
             case exp.Union():
                 union = UnionAll(inputs=self._sides(node, named))
-                return _distinct(union) if node.args.get("distinct") else union
+                return distinct(union) if node.args.get("distinct") else union
             case exp.Intersect() | exp.Except() if node.args.get("distinct"):
                 both = self._sides(node, named)
                 return (in_both if isinstance(node, exp.Intersect) else in_first_alone)(*both)
@@ -259,7 +258,7 @@ class _Reader:
                 )
             made = Windows(names, items).results(node, select.args.get("qualify"))
         unique(self.script, tuple(items))
-        return _distinct(made) if is_distinct(self.script, select, at) else made
+        return distinct(made) if is_distinct(self.script, select, at) else made
 
     def _input(
         self, item: exp.Expr, named: Mapping[str, exp.Expr], before: list[QuerySource], at: int
@@ -360,10 +359,6 @@ def _named_alike(part: exp.Expr, first: Node) -> exp.Expr:
 
 def _has_facts(node: Node) -> bool:
     return any(isinstance(each, Scan) and each.kind is InputKind.STREAM for each in walk(node))
-
-
-def _distinct(node: Node) -> Grouped:
-    return Grouped(input=node, keys=tuple(each.name for each in node.columns), calls=())
 
 
 def _refuse_totals(script: Script, items: list[Output]) -> None:

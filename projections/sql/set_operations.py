@@ -1,12 +1,15 @@
-"""INTERSECT and EXCEPT as groups: of each row it is counted out whether a side has it.
+"""DISTINCT, INTERSECT and EXCEPT as groups: of each row it is counted out whether a side has it.
 
-Rows are compared as GROUP BY compares them: NULL is equal to NULL, and each row is there once.
+Rows are compared as GROUP BY compares them: NULL is equal to NULL, and each row is there once. Of
+the two zeros of a floating column the one without a sign is there, as Spark has it.
 """
 
 from __future__ import annotations
 
 from sqlglot import exp
 
+from projections.sql.catalog import Column
+from projections.sql.decimals import FLOATING
 from projections.sql.tree import (
     Call,
     Computed,
@@ -20,6 +23,13 @@ from projections.sql.tree import (
 )
 
 _FIRST, _SECOND = "__first", "__second"
+
+
+def distinct(node: Node) -> Grouped:
+    """Return each row of a node once."""
+    if any(each.type in FLOATING for each in node.columns):
+        node = Map(input=node, outputs=_keys(node))
+    return Grouped(input=node, keys=tuple(each.name for each in node.columns), calls=())
 
 
 def in_both(first: Node, second: Node) -> Map:
@@ -55,4 +65,19 @@ def _from(node: Node, *, is_first: bool) -> Map:
         Computed(name=name, expression=exp.Boolean(this=value), type="BOOLEAN")
         for name, value in sides
     )
-    return Map(input=node, outputs=(*passed(node.columns), *told))
+    return Map(input=node, outputs=(*_keys(node), *told))
+
+
+def _keys(node: Node) -> tuple[Computed, ...]:
+    return tuple(
+        Computed(name=each.name, expression=_without_sign(each), type=each.type)
+        for each in node.columns
+    )
+
+
+def _without_sign(key: Column) -> exp.Expr:
+    """Write a key; of a zero with a sign the other one."""
+    if key.type not in FLOATING:
+        return column(key.name)
+    zero = exp.Cast(this=exp.Literal.number(0), to=exp.DataType.build(key.type, dialect="spark"))
+    return exp.Add(this=column(key.name), expression=zero)

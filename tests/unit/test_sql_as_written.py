@@ -34,6 +34,7 @@ COLUMNS = {
     "carrier": "STRING",
     "code": "STRING",
     "delay": "INT",
+    "distance": "DOUBLE",
     "price": "DECIMAL(10,2)",
     "late": "BOOLEAN",
     "day": "DATE",
@@ -147,24 +148,23 @@ def test_what_each_engine_decides_by_rules_of_its_own_is_sparks(text: str, both:
 
 
 PARKED = [
-    {"event_id": "1", "carrier": "drive", "code": "7", "delay": 2},
-    {"event_id": "2", "carrier": "parked", "code": "n/a", "delay": 0},
+    {"event_id": "1", "carrier": "drive", "code": "7", "delay": 2, "distance": -0.0},
+    {"event_id": "2", "carrier": "parked", "code": "n/a", "delay": 0, "distance": 0.0},
 ]
 
 
-def kept(condition: str) -> list[str]:
-    """Return the events that the small executor keeps by a condition."""
-    made = planned(f"SELECT event_id {FROM} WHERE {condition}")
-    (scan,) = scans(made.tree)
-    fields = [(each.name, arrow_type(each)) for each in scan.columns]
-    shape = pa.schema([*fields, *((name, pa.int64()) for name in ("_seq_hi", "_seq_lo"))])
-    shape = shape.append(pa.field("_time", UTC_MICROS))
-    rows = [{**each, "_time": START, "_seq_hi": 0, "_seq_lo": 0} for each in PARKED]
+def computed(query: str) -> list[tuple[object, ...]]:
+    """Return the first columns of what the small executor makes of a query over `PARKED`."""
+    made = planned(query)
     database = Database()
-    database.make(scan.view, types_of(scan.columns) | ORDER_TYPES)
-    database.insert(scan.view, [pa.Table.from_pylist(rows, shape)])
+    for scan in scans(made.tree):
+        fields = [(each.name, arrow_type(each)) for each in scan.columns]
+        order = [("_time", UTC_MICROS), ("_seq_hi", pa.int64()), ("_seq_lo", pa.int64())]
+        rows = [{**each, "_time": START, "_seq_hi": 0, "_seq_lo": 0} for each in PARKED]
+        database.make(scan.view, types_of(scan.columns) | ORDER_TYPES)
+        database.insert(scan.view, [pa.Table.from_pylist(rows, pa.schema([*fields, *order]))])
     found = database.connection.sql(rows_sql(made.tree, TEXT)).fetchall()
-    return [event for event, *_ in found]
+    return sorted(row[: len(made.columns)] for row in found)
 
 
 @pytest.mark.parametrize(
@@ -178,4 +178,18 @@ def kept(condition: str) -> list[str]:
     ],
 )
 def test_a_condition_is_asked_only_where_those_before_it_hold(condition: str) -> None:
-    assert kept(condition) == ["1"]
+    assert computed(f"SELECT event_id {FROM} WHERE {condition}") == [("1",)]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        f"SELECT DISTINCT event_id, distance {FROM}",
+        f"SELECT event_id, distance {FROM} UNION SELECT event_id, distance {FROM}",
+        f"SELECT event_id, distance {FROM} INTERSECT SELECT event_id, distance {FROM}",
+        f"SELECT event_id, distance {FROM} EXCEPT SELECT code AS event_id, distance {FROM}",
+    ],
+)
+def test_of_two_zeros_a_distinct_row_has_the_one_without_a_sign(query: str) -> None:
+    found = computed(query)
+    assert [str(distance) for _, distance in found] == ["0.0", "0.0"]
