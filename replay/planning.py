@@ -186,16 +186,19 @@ def plan_replay(
         new_features=_new_features(site, subject),
         not_rebuilt=tuple(item.name for item in inputs),
         go_back=f"penstock replay rollback {name}",
-        basis=Basis(
-            live_generation=subject.entry.generation,
-            generation=generation,
-            live_query=declaration(name, subject.entry.text).fingerprint,
-            query=subject.plan.fingerprint,
-            meaning=meaning_of(
-                subject.plan, include_late=include_late or subject.entry.include_late
-            ),
-            base=None if base is None else f"{base.savepoint or 'version'} {base.version}",
-        ),
+        basis=_basis(subject, generation, base, include_late=include_late),
+    )
+
+
+def _basis(subject: Subject, generation: int, base: Base | None, *, include_late: bool) -> Basis:
+    entry = subject.entry
+    return Basis(
+        live_generation=entry.generation,
+        generation=generation,
+        live_query=declaration(entry.name, entry.text).fingerprint,
+        query=subject.plan.fingerprint,
+        meaning=meaning_of(subject.plan, include_late=include_late or entry.include_late),
+        base=None if base is None else f"{base.savepoint or 'version'} {base.version}",
     )
 
 

@@ -128,6 +128,7 @@ def recovers(source: Copied, kept: Kept, reason: str) -> None:
     assert Kept(source.workspace).look() == "running"
 
 
+@pytest.mark.matrix
 def test_p9_p4_a_slot_is_dropped_while_it_is_read(captured: Make) -> None:
     source = captured(sources.CONNECTOR)
     kept = equal_at_first(source)

@@ -20,6 +20,7 @@ PATIENCE_S = 240.0
 """What is waited for in vain ends a run with its own words, before pytest ends it without."""
 
 
+@pytest.mark.matrix
 def test_p4_p8_odd_sources_and_events_arrive_while_parts_are_killed(whole_stack: Path) -> None:
     run = OddRun(
         odd_database(whole_stack), OddOptions(seed=SEED, patience_s=PATIENCE_S, rounds=2, tables=4)

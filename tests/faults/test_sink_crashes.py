@@ -78,6 +78,7 @@ def test_p10_a_process_that_was_taken_for_dead_sends_nothing_any_more(
     assert world.changes()[2:] == [("insert", 3, "c"), *(("insert", *row) for row in later)]
 
 
+@pytest.mark.matrix
 def test_p10_a_crash_between_events_and_their_place_repeats_no_event(
     stack: Settings,
     lake: Lake,

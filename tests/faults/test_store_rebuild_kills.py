@@ -108,6 +108,7 @@ def begun(dsn: str, lake: Path) -> None:
     assert head(dsn) == 14
 
 
+@pytest.mark.matrix
 def test_p1_a_rebuild_killed_amid_its_copy_and_its_indexes_serves_nobody_and_goes_on(
     postgres_dsn: str, lake: Path, new_database: Callable[..., str]
 ) -> None:

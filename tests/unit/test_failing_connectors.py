@@ -11,12 +11,14 @@ from prometheus_client import CollectorRegistry
 
 from apps.capture import capture_site
 from apps.settings import load
+from cdc import connect
 from cdc.capture import CaptureStatus
 from cdc.connect import ConnectClient, ConnectorStatus
 from cdc.slots import unreadable
 from cdc.upkeep import connector_keeper
 from cdc.upkeep.connector_keeper import FAILING, SLOW_LOOKS, STEADY_LOOKS, ConnectorKeeper
 from cdc.upkeep.slot_guard import SlotMetrics
+from kernel.retry import Backoff
 from lake.layout import Lake
 
 FAILED, RUNNING = "FAILED", "RUNNING"
@@ -56,6 +58,7 @@ def keeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ConnectorKeeper:
     )
     monkeypatch.setattr(connector_keeper, "BEGUN_S", 0.01)
     monkeypatch.setattr(connector_keeper, "BEGUN_LOOK_S", 0.0)
+    monkeypatch.setattr(connect, "_PATIENCE", Backoff(attempts=2, base_s=0.0))
     monkeypatch.setattr(made, "_look_at", lambda name, source, connect: "as before")
     made._ensured["shop"] = "as before"
     return made
@@ -63,9 +66,9 @@ def keeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ConnectorKeeper:
 
 def look(keeper: ConnectorKeeper, worker: Worker, state: str) -> None:
     worker.state = state
-    with ConnectClient("http://w", transport=httpx.MockTransport(worker.answer)) as connect:
+    with ConnectClient("http://w", transport=httpx.MockTransport(worker.answer)) as client:
         keeper.forget_pauses()
-        keeper._keep("shop", None, connect)
+        keeper._keep("shop", None, client)
 
 
 def test_failing_over_and_over_is_a_state_until_it_runs_steadily(keeper: ConnectorKeeper) -> None:

@@ -57,7 +57,7 @@ def test_p10_a_replay_takes_no_sink_that_feeds_its_query_or_that_another_has(
 def test_p10_a_swap_is_refused_where_another_took_the_sink_since_the_build(
     made: HandMade,
 ) -> None:
-    built = made.build(NAME, words((1, "w")), 1, text=with_sink("alarm"))
+    built = made.build(NAME, words((1, "w")), 1, text=with_sink("alarm"), base_text=PLAIN)
     deploy_alarms(made)
     stable = made.lake.path(f"projection/{NAME}")
     before = DeltaTable(stable).version()
