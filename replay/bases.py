@@ -171,7 +171,7 @@ def _kept(site: Site, subject: Subject, start: Start) -> tuple[KeptTable, Noted 
         return table, noted_from_json(table.noted) if table.noted else None
     up_to = _epoch_of(site, start)
     noted = noted_by(
-        site.lake, site.manifest, name, published=site.deployed.published(name), up_to=up_to
+        site.lake, site.manifest, name, published=site.deployed.published()[name], up_to=up_to
     )
     if noted is None:
         raise NotFound(

@@ -230,7 +230,7 @@ def holds_of(site: Site, subject: Subject) -> Mapping[str, Hold]:
 
 def _version_noted(site: Site, name: str, up_to: Epoch) -> int | None:
     """Return the version that a projection's table had at an epoch; None where it is not kept."""
-    for generation in site.deployed.published(name):
+    for generation in site.deployed.published().get(name, []):
         runs = [r for r in site.manifest.history_of(live_app(name, generation)) if r.epoch <= up_to]
         if runs:
             version = runs[-1].tables[f"projection/{name}"].version

@@ -178,18 +178,19 @@ class DeployedCatalog:
             )
         return list(newest.values())
 
-    def published(self, name: str) -> tuple[int, ...]:
-        """Return the generations of a projection that readers were given, the newest first.
+    def published(self) -> dict[str, list[int]]:
+        """Return the generations that readers were given of each projection, the newest first.
 
         None that was taken back since: a rollback deploys a lower number than the one before it.
         """
-        found: list[int] = []
+        found: dict[str, list[int]] = {}
         for row in self._rows():
-            if (row["kind"], row["name"]) == (PROJECTION, name):
-                while found and found[-1] >= row["generation"]:
-                    found.pop()
-                found.append(row["generation"])
-        return tuple(reversed(found))
+            if row["kind"] == PROJECTION:
+                own = found.setdefault(row["name"], [])
+                while own and own[0] >= row["generation"]:
+                    own.pop(0)
+                own.insert(0, row["generation"])
+        return found
 
     def _rows(self) -> list[dict[str, Any]]:
         rows = self._tables.read(self._lake.catalog)

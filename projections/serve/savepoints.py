@@ -139,7 +139,7 @@ def _tables_at(
     chosen, versions, tails = versions_at(lake, names, epoch, at)
     if chosen is None:
         raise NotFound("the lake has no tables yet", remedy="penstock wait --caught-up")
-    tables, published = [], _published(lake)
+    tables, published = [], DeployedCatalog(lake, Tables()).published()
     manifest = Manifest(lake, Tables())
     for name, version in (versions | tails).items():
         noted = _noted(lake, manifest, published, name, version, chosen)
@@ -151,17 +151,10 @@ def _tables_at(
     return chosen, tables
 
 
-def _published(lake: Lake) -> dict[str, tuple[int, ...]]:
-    """Return the generations that readers were given of each projection, the newest first."""
-    catalog = DeployedCatalog(lake, Tables())
-    names = [each.name for each in catalog.entries() if each.kind == PROJECTION]
-    return {name: catalog.published(name) for name in names}
-
-
 def _noted(
     lake: Lake,
     manifest: Manifest,
-    published: Mapping[str, tuple[int, ...]],
+    published: Mapping[str, Sequence[int]],
     name: str,
     version: DeltaVersion | None,
     epoch: Epoch,

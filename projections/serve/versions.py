@@ -25,7 +25,6 @@ from pipeline.commit.manifest import Manifest
 from pipeline.commit.manifest_rows import COMMITTED, PROJECTION, Committed
 from pipeline.ddl.held_tables import Hold, held_by_name, hold_line, release_command
 from pipeline.position.progress import Progress
-from projections.run.catalog import PROJECTION as PROJECTION_ENTRY
 from projections.run.catalog import DeployedCatalog
 
 UNVERSIONED = (
@@ -144,17 +143,13 @@ class EpochVersions:
 
     def _read_derived(self) -> dict[str, dict[int, int]]:
         catalog = DeployedCatalog(self._lake, self._tables)
-        published = {
-            f"projection/{entry.name}": catalog.published(entry.name)
-            for entry in catalog.entries()
-            if entry.kind == PROJECTION_ENTRY
-        }
+        published = {f"projection/{name}": own for name, own in catalog.published().items()}
         rows = self._read(["epoch", "name", "tables"], pc.field("kind") == PROJECTION)
         runs = []
         for row in rows.to_pylist():
             generation = _GENERATION.fullmatch(row["name"])
             number = int(generation["number"]) if generation else 0
-            if generation and number not in published.get(generation["name"], (number,)):
+            if generation and number not in published.get(generation["name"], [number]):
                 continue  # built beside the live one, or taken back
             runs.append((number, row["epoch"], json.loads(row["tables"])))
         found: dict[str, dict[int, int]] = {}

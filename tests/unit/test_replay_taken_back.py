@@ -77,10 +77,9 @@ def test_an_epoch_stays_what_its_readers_had_whoever_goes_live_later(
     assert [words_at(report, epoch) for epoch in (1, 3)] == [{"of 1"}] * 2
     assert words_at(report, 5) == {"of 3"}
     site = report.site
-    assert site.deployed.published(NAME) == (3, 1)
-    noted = noted_by(
-        report.lake, site.manifest, NAME, published=site.deployed.published(NAME), up_to=Epoch(3)
-    )
+    published = site.deployed.published()[NAME]
+    assert published == [3, 1]
+    noted = noted_by(report.lake, site.manifest, NAME, published=published, up_to=Epoch(3))
     assert noted is not None
     assert noted.generation == 1
     kept = create(report.lake, "third", epoch=Epoch(3)).savepoint
