@@ -44,7 +44,6 @@ _MOST_SUMMED = 28
 _UNITS = ("SECOND", "MINUTE", "HOUR", "DAY")
 _SAME_FAMILY = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ)
 _CHOICES = (exp.Coalesce, exp.Greatest, exp.Least)
-_BOOLEAN = (exp.And, exp.Or, exp.Not)
 
 TypeOf = Callable[[exp.Expr], str]
 
@@ -186,8 +185,7 @@ def _known(node: exp.Expr, types: TypeOf) -> bool:
 def _known_by_class(node: exp.Expr, types: TypeOf) -> bool:
     if isinstance(node, _SAME_FAMILY):
         return _comparable(types(node.this), types(node.expression))
-    function = function_of(node)
-    if isinstance(node, _BOOLEAN) or function is not None:
+    if function_of(node) is not None:
         return True
     if isinstance(node, _CHOICES):
         kinds = {types(each) for each in (node.this, *node.expressions)} - {""}
