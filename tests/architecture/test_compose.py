@@ -12,6 +12,7 @@ import yaml
 from apps.settings import DEFAULTS
 from stack.connect import JAR
 from stack.lock import version_of
+from stack.parts import MOST_SUBJECTS
 from tests.architecture.tree import ROOT, sources
 
 SERVICES = {
@@ -165,6 +166,10 @@ def test_connect_carries_the_avro_converter_and_exactly_once() -> None:
     assert environment["CONNECT_SCHEDULED_REBALANCE_MAX_DELAY_MS"] == 0
     (mount,) = service("connect")["volumes"]
     assert (ROOT / mount.split(":")[0]).resolve() == JAR.resolve(), "our transformation is there"
+
+
+def test_the_registry_lists_every_subject() -> None:
+    assert service("registry")["environment"]["APICURIO_CCOMPAT_MAX_SUBJECTS"] == f"{MOST_SUBJECTS}"
 
 
 def test_prometheus_scrapes_service_and_pipeline() -> None:

@@ -53,6 +53,15 @@ def test_what_was_registered_is_found(registry: SchemaRegistry, subject: str) ->
     assert subject in registry.subjects()
 
 
+@pytest.mark.matrix
+def test_each_of_many_subjects_is_listed(registry: SchemaRegistry, subject: str) -> None:
+    """Two for each captured table: one that lists a thousand loses some."""
+    many = {f"{subject}.{place}" for place in range(1_001)}
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda each: registry.register(each, schema("a")), sorted(many)))
+    assert many <= set(registry.subjects())
+
+
 def test_versions_are_kept_in_order(registry: SchemaRegistry, subject: str) -> None:
     one = registry.register(subject, schema("a"))
     two = registry.register(subject, schema("a", b=0))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -248,6 +249,7 @@ def _beats_are_read(bank: WholeStack) -> None:
     with psycopg.connect(bank.dsn, autocommit=True) as connection:
         connection.execute(BEAT)
     _await_captured(bank)
+    time.sleep(2)  # The lag is looked at once a second: what is told now may be of before the beat.
 
     def read() -> bool:
         lag = bank.health().get("sources", {}).get(SOURCE, {})
