@@ -96,6 +96,7 @@ def test_p10_a_table_is_copied_again_without_readers_seeing_less(
     assert counts == {4_999, 5_000}
 
 
+@pytest.mark.matrix
 def test_p4_a_table_that_cannot_be_copied_stops_no_other(
     copied: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

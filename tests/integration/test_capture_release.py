@@ -72,6 +72,7 @@ def test_p11_a_held_table_is_released_by_its_command(bank: Copied) -> None:
     assert schema_of(table).names == ["id", "balance", "memo", "code"]
 
 
+@pytest.mark.matrix
 def test_p4_a_copy_knows_the_rows_that_went_by_the_new_name_of_their_key(bank: Copied) -> None:
     """A delete may have come without its key: what the copy does not have is told by it alone."""
     bank.start()

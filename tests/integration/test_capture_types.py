@@ -175,6 +175,7 @@ def test_every_type_arrives_as_postgresql_has_it(kinds: Captured) -> None:
     assert kinds.rejected == []
 
 
+@pytest.mark.matrix
 def test_defaults_of_every_type_stop_no_connector(kinds: Captured) -> None:
     assert kinds.differing("public.fallbacks") == []
     kinds.execute("INSERT INTO fallbacks (id) VALUES (3)")

@@ -56,6 +56,7 @@ def test_not_even_a_superuser_changes_events_by_mistake(postgres_dsn: str, state
         asked(postgres_dsn, statement)
 
 
+@pytest.mark.matrix
 def test_appends_wait_for_a_database_that_restarts(own_cluster: Cluster) -> None:
     dsn = own_cluster.dsn("postgres")
 

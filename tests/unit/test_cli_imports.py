@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pyarrow as pa
 import pytest
@@ -239,11 +241,31 @@ def test_a_statement_is_read_without_arrow(lake: Path) -> None:
     assert loaded_by([["projection", "status", "report"]], lake).keys() == {READER, "sqlglot"}
 
 
+class KnowsNoConnector(BaseHTTPRequestHandler):
+    """Kafka Connect without connectors: one that does not answer is waited for."""
+
+    def do_PUT(self) -> None:
+        """Answer as Connect does where there is no such connector."""
+        body = b'{"error_code": 404, "message": "Unknown connector"}'
+        self.send_response(404)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Stay silent."""
+
+
 def test_a_word_to_connect_loads_its_client_alone(tmp_path: Path) -> None:
     (tmp_path / "sources").mkdir()
     (tmp_path / "sources" / "shop.toml").touch()
-    (tmp_path / "penstock.toml").write_text('[connect]\nurl = "http://127.0.0.1:1"\n')
-    loaded = loaded_by([["source", "pause", "shop"]], tmp_path).keys()
+    with HTTPServer(("127.0.0.1", 0), KnowsNoConnector) as connect:
+        Thread(target=connect.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{connect.server_port}"
+        (tmp_path / "penstock.toml").write_text(f'[connect]\nurl = "{url}"\n')
+        loaded = loaded_by([["source", "pause", "shop"]], tmp_path).keys()
+        connect.shutdown()
     assert "httpx" in loaded
     assert loaded <= {"httpx", "rich"}
 
