@@ -56,6 +56,55 @@ def test_nobody_who_opens_a_table_has_its_handle_replaced(tmp_path: Path) -> Non
     assert len({*map(id, opened)}) == 1
 
 
+def test_a_table_at_rest_is_not_listed_again_and_what_comes_is_seen_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, now = str(tmp_path / "table"), [1_000_000.0]
+    writer, reader, listed = Tables(), Tables(), []
+    whole = DeltaTable.update_incremental
+    monkeypatch.setattr(handles_of.time, "time", lambda: now[0])
+    monkeypatch.setattr(
+        DeltaTable, "update_incremental", lambda table: (listed.append(1), whole(table))[1]
+    )
+
+    def seen() -> int:
+        opened = reader.open(path)
+        assert opened is not None
+        return int(opened.version())
+
+    fill(writer, path, 1, 2)
+    assert seen() == 2
+    listed.clear()
+    assert [seen() for _ in range(3)] == [2, 2, 2]
+    assert not listed
+    fill(writer, path, 3, 4)
+    listed.clear()
+    assert (seen(), len(listed)) == (4, 1)
+    for passed_s in (handles_of.WHOLE_LOOK_S, -3_600.0):
+        now[0] += passed_s
+        listed.clear()
+        assert [seen(), seen()] == [4, 4]
+        assert len(listed) == 1, "after a while, and when the clock was set, it looks at the log"
+
+
+def test_a_log_that_was_cleaned_meanwhile_is_found_by_the_next_look_at_the_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, now = str(tmp_path / "table"), [1_000_000.0]
+    writer, reader = Tables(), Tables()
+    monkeypatch.setattr(handles_of.time, "time", lambda: now[0])
+    fill(writer, path, 1, 2)
+    assert reader.open(path) is not None
+    fill(writer, path, 3, 6)
+    DeltaTable(path).create_checkpoint()
+    for version in range(6):
+        (tmp_path / "table" / "_delta_log" / f"{version:020}.json").unlink()
+    now[0] += handles_of.WHOLE_LOOK_S
+    opened = reader.open(path)
+    assert opened is not None
+    assert opened.version() == 6
+
+
 def test_what_an_epoch_appends_to_goes_on_with_new_handles(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
