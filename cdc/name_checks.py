@@ -12,9 +12,11 @@ from collections.abc import Iterator, Sequence
 from cdc.admission import Check, quoted
 from cdc.database import split_table
 from cdc.options import TableOptions
+from schemas.identifiers import topic_part
 from schemas.lake_columns import TWIN, numbers
 
 TOLD_APART = "column names that the connector can tell apart"
+OWN_TOPIC = "a topic whose name Kafka can tell apart"
 _MARKED = re.compile(f"{TWIN}[0-9]+$")
 _SEPARATORS = ",;:"
 """Characters at which the connector parts its lists of tables, keys and columns.
@@ -79,3 +81,27 @@ def twin_checks(
                 ok=False,
                 fix=f"ALTER TABLE {quoted(*split_table(table))} RENAME COLUMN {quoted(name)} TO …",
             )
+
+
+def measured_topic(table: str) -> str:
+    """Return the name under which Kafka measures a table's topic: each dot of it is a `_`.
+
+    Kafka refuses to make a topic where another one has that name.
+    """
+    return topic_part(table).replace(".", "_")
+
+
+def topic_checks(subject: str, table: str, other: str | None) -> Iterator[Check]:
+    """Check a table's topic against that of the `other` one whose `measured_topic` is the same.
+
+    The connector would stop for all tables. Two tables may share one topic.
+    """
+    if other is None or topic_part(other) == topic_part(table):
+        return
+    yield Check(
+        subject=subject,
+        required=OWN_TOPIC,
+        found=f"{topic_part(table)} beside {topic_part(other)}, the topic of {other}",
+        ok=False,
+        fix=f"Capture it in a source of its own: penstock source add NAME --tables {table!r}",
+    )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from cdc.admission import Check, server_checks
 from cdc.columns import columns_of, described
 from cdc.database import Connection
-from cdc.name_checks import TOLD_APART
+from cdc.name_checks import OWN_TOPIC, TOLD_APART, measured_topic, topic_checks
 from cdc.options import COPY, TableOptions, matches
 from cdc.replication import published
 from cdc.sources import Source
@@ -106,8 +106,8 @@ def scope_of(
     """Resolve patterns and check server, role and every table; changes nothing.
 
     `name` is that of the publication and of the slot; `slot`: whether the slot is looked at. Of a
-    source that `runs` a table whose columns can no longer be told apart is held, named or not: the
-    connector would not start again with it.
+    source that `runs` a table whose columns or whose topic can no longer be told apart is held,
+    named or not: the connector would not start again with it.
     Tables come in the order declared, those of a pattern by name.
     """
     checks = list(server_checks(connection, name, slot=slot))
@@ -116,23 +116,17 @@ def scope_of(
     held: dict[str, str] = {}
     sound: list[str] = []
     publishable: list[str] = []
-    for table, named in _declared(source, connection).items():
-        key = source.keys.get(table, ())
-        found = table_checks(
-            connection,
-            table,
-            key=key,
-            options=source.options_of(table),
-            published=_is_published(source, connection, table, covered),
-            copied=source.snapshot == COPY,
-        )
+    declared = _declared(source, connection)
+    made = _checked(source, connection, declared, covered)
+    for table, named in declared.items():
+        key, found = source.keys.get(table, ()), made[table]
         failed = [check for check in found if not check.ok and not check.advice]
         if not failed:
             sound.append(table)
         lacks = {check.required for check in failed}
         if lacks <= {PUBLISHABLE}:
             publishable.append(table)
-        if not failed or (named and not (runs and TOLD_APART in lacks)):
+        if not failed or (named and not (runs and lacks & {TOLD_APART, OWN_TOPIC})):
             checks.extend(found)
             tables[table] = tuple(key or key_columns(connection, table))
         else:
@@ -152,6 +146,34 @@ def scope_of(
         publishable=tuple(publishable),
         described=described(connection, sound),
     )
+
+
+def _checked(
+    source: Source,
+    connection: Connection,
+    declared: Mapping[str, bool],
+    covered: Mapping[str, tuple[str, ...] | None],
+) -> dict[str, tuple[Check, ...]]:
+    """Check each table by itself, and its topic against those before it: captured ones come first.
+
+    A table that is not captured takes no topic.
+    """
+    found: dict[str, tuple[Check, ...]] = {}
+    taken: dict[str, str] = {}
+    for table in sorted(declared, key=lambda each: each not in covered):
+        own = table_checks(
+            connection,
+            table,
+            key=source.keys.get(table, ()),
+            options=source.options_of(table),
+            published=_is_published(source, connection, table, covered),
+            copied=source.snapshot == COPY,
+        )
+        topic = measured_topic(table)
+        found[table] = (*own, *topic_checks(f"table {table}", table, taken.get(topic)))
+        if declared[table] or all(check.ok or check.advice for check in found[table]):
+            taken.setdefault(topic, table)
+    return found
 
 
 def captured_tables(source: Source, connection: Connection) -> tuple[str, ...]:

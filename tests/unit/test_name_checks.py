@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cdc.database import split_table
-from cdc.name_checks import name_checks, twin_checks
+from cdc.name_checks import measured_topic, name_checks, topic_checks, twin_checks
 from cdc.options import PLAIN, TableOptions
 from kernel.errors import InvalidRequest
 
@@ -66,3 +66,20 @@ def test_others_are_refused_with_the_column_and_why(
     assert columns[1] in check.found or "Name" in check.found
     assert check.fix is not None
     assert "RENAME COLUMN" in check.fix
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "apart"),
+    [
+        ("sales.eu_orders", "sales_eu.orders", False),
+        ("a.b_c/d", "a_b.c_d", False),
+        ("public.a_b", "public.a/b", True),
+        ("public.a_b", "public.a_c", True),
+    ],
+)
+def test_a_table_needs_a_topic_that_kafka_can_tell_apart(one: str, other: str, apart: bool) -> None:
+    """As Kafka does: of two names that it measures alike it makes the first alone."""
+    same = measured_topic(one) == measured_topic(other)
+    found = list(topic_checks("table", one, other if same else None))
+    assert bool(found) is not apart
+    assert all(one in str(check.fix) for check in found)

@@ -1,0 +1,74 @@
+"""Tables whose topics Kafka cannot tell apart: the first is captured, the next one told."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from apps.settings import Settings
+from cdc.database import connected
+from cdc.name_checks import OWN_TOPIC, measured_topic
+from cdc.scope import Scope, scope_of
+from cdc.sources import declare
+
+PUBLICATION = "penstock_test_topics"
+FIRST, SECOND = "sales.eu_orders", "sales_eu.orders"
+TABLES = """
+CREATE SCHEMA sales; CREATE SCHEMA sales_eu; CREATE SCHEMA other;
+CREATE TABLE sales.eu_orders (id int PRIMARY KEY);
+CREATE TABLE sales_eu.orders (id int PRIMARY KEY);
+CREATE TABLE sales_eu.loose (id int);
+CREATE TABLE sales.eu_loose (id int PRIMARY KEY);
+CREATE TABLE other.orders (id int PRIMARY KEY);
+"""
+
+
+@pytest.fixture
+def dsn(postgres_dsn: str) -> str:
+    with psycopg.connect(postgres_dsn, autocommit=True) as connection:
+        connection.execute(TABLES.encode())
+    return postgres_dsn
+
+
+def scope(dsn: str, *tables: str, runs: bool = False) -> Scope:
+    source, _ = declare("shop", dsn=dsn, tables=tables)
+    with connected(dsn) as connection:
+        return scope_of(source, connection, PUBLICATION, runs=runs)
+
+
+def refused(found: Scope) -> set[str]:
+    return {c.subject for c in found.checks if c.required == OWN_TOPIC and not c.advice}
+
+
+def test_of_two_that_are_named_the_second_is_refused(dsn: str) -> None:
+    assert refused(scope(dsn, FIRST, SECOND, "other.orders")) == {f"table {SECOND}"}
+    assert refused(scope(dsn, SECOND, FIRST)) == {f"table {FIRST}"}
+    assert not refused(scope(dsn, SECOND, "other.orders"))
+
+
+def test_one_that_joins_a_running_source_is_held_and_the_captured_one_stays(dsn: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(f"CREATE PUBLICATION {PUBLICATION} FOR TABLE {SECOND}".encode())
+    for tables in (("*.*",), (FIRST, SECOND)):
+        found = scope(dsn, *tables, runs=True)
+        assert SECOND in found.tables
+        assert "Kafka can tell apart" in found.held[FIRST]
+        assert not refused(found)
+
+
+def test_a_table_that_is_not_captured_takes_no_topic(dsn: str) -> None:
+    found = scope(dsn, "*.*")
+    assert "sales_eu.loose" in found.held
+    assert "sales.eu_loose" in found.tables
+
+
+def test_kafka_refuses_such_a_topic(stack: Settings) -> None:
+    """The reason for it all: once a broker takes both, none of this is needed."""
+    admin = AdminClient({"bootstrap.servers": stack.required("kafka.bootstrap")})
+    one, other = f"topics.{FIRST}", f"topics.{SECOND}"
+    assert measured_topic(one) == measured_topic(other)
+    admin.create_topics([NewTopic(one, 1)])[one].result()
+    with pytest.raises(KafkaException, match="collides with existing topic"):
+        admin.create_topics([NewTopic(other, 1)])[other].result()
