@@ -99,6 +99,7 @@ def test_appends_stop_at_the_reserve_reads_go_on_and_room_heals(
     assert stored(cluster)[0] == (first, 0)
 
 
+@pytest.mark.matrix
 def test_p1_p3_a_disk_without_any_room_loses_nothing(
     service: ServiceProcess, cluster: Cluster, disk: Path
 ) -> None:

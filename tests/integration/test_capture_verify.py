@@ -32,7 +32,7 @@ def shop(
 
 def test_p4_tables_are_equal_at_one_lsn_while_writers_write(shop: Mirror) -> None:
     with shop.following(), Writers(shop.dsn, pause_s=0.01) as writers:
-        for _ in range(3):
+        for _ in range(2):
             before = writers.commits
             reports = shop.compare(ranges=20)
             assert writers.commits > before
