@@ -5,10 +5,11 @@ from __future__ import annotations
 from sqlglot import exp
 
 from kernel.errors import InvalidRequest
+from projections.sql.arguments import read_query
 from projections.sql.expressions import check
 from projections.sql.parse import ProjectionDecl
 from projections.sql.places import Script, nearest
-from projections.sql.tokens import parsed, tokenized
+from projections.sql.tokens import tokenized
 from projections.sql.tree import Map, Newest, column, passed
 from projections.sql.types import type_of
 
@@ -51,7 +52,7 @@ def _condition(decl: ProjectionDecl, when: str) -> exp.Expr:
     """Read the text of a condition. Its place is that of the option: it stands in quotes."""
     inner = Script(origin="emit", text=f"SELECT {when}")
     try:
-        query = parsed(inner, tokenized(inner))
+        query = read_query(inner, tokenized(inner))
     except InvalidRequest as error:
         raise _no_condition(decl, when) from error
     items = query.expressions if isinstance(query, exp.Select) else []

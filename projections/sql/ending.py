@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from sqlglot import exp
 
 from kernel.errors import InvalidRequest
+from projections.sql.arguments import read_query
 from projections.sql.catalog import Column
 from projections.sql.certified import uncertified_in
 from projections.sql.duckdb_text import DuckText
 from projections.sql.expressions import check
 from projections.sql.places import Script, nearest
-from projections.sql.tokens import parsed, tokenized
+from projections.sql.tokens import tokenized
 from projections.sql.tree import column
 from projections.sql.type_names import normal
 from projections.sql.types import type_of
@@ -25,7 +26,7 @@ def ending_text(condition: str, columns: Sequence[tuple[str, str]]) -> str:
     it. Raises `InvalidRequest`.
     """
     script = Script(origin="deleted", text=f"SELECT {condition}")
-    query = parsed(script, tokenized(script))
+    query = read_query(script, tokenized(script))
     items = query.expressions if isinstance(query, exp.Select) else []
     rest = [name for name, part in query.args.items() if part and name != "expressions"]
     if len(items) != 1 or rest or isinstance(items[0], exp.Alias):

@@ -14,12 +14,12 @@ from enum import StrEnum
 from sqlglot import exp
 from sqlglot.tokens import Token, TokenType
 
+from projections.sql.arguments import read_query
 from projections.sql.durations import FORM as DURATION
 from projections.sql.durations import duration_of
 from projections.sql.patterns import FORM as PATTERN_FORM
 from projections.sql.patterns import Pattern, parse_pattern
 from projections.sql.places import Script, offset_of
-from projections.sql.tokens import parsed
 
 FORM = (
     "FROM STREAM x MATCH_RECOGNIZE (PARTITION BY key ORDER BY occurred_at MEASURES … AS name, … "
@@ -228,7 +228,7 @@ def _expression(script: Script, tokens: Sequence[Token]) -> exp.Expr:
                     fix="Use the first or the last row of a variable.",
                 )
     select = _made(TokenType.SELECT, "SELECT", tokens[0])
-    query = parsed(script, [select, *tokens])
+    query = read_query(script, [select, *tokens])
     found: exp.Expr = query.expressions[0]
     found.meta.setdefault("start", int(tokens[0].start))
     return found

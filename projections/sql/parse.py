@@ -18,6 +18,7 @@ from sqlglot.errors import ParseError
 from sqlglot.tokens import Token, TokenType
 
 from projections.sql import options as opt
+from projections.sql.arguments import read_query
 from projections.sql.functions import Functions, WorkspaceFunction, read_statement, with_statements
 from projections.sql.match_clause import MatchClause, without_matches
 from projections.sql.options import OptionValue, StatementOptions, value_of
@@ -26,7 +27,6 @@ from projections.sql.sinks import Sink, sink_of
 from projections.sql.spellings import Spellings
 from projections.sql.tokens import (
     TokenCursor,
-    parsed,
     split,
     tokenized,
     with_sessions,
@@ -369,7 +369,7 @@ def _query(script: Text, body: list[Token]) -> exp.Expr:
         raise script.refusal(
             f"expected SELECT, found {body[0].text!r}", at=body[0].start, fix=PROJECTION_FORM
         )
-    query = parsed(script, with_sessions(with_streams(body)))
+    query = read_query(script, with_sessions(with_streams(body)))
     if not isinstance(query, exp.Select | exp.SetOperation | exp.Subquery):
         raise script.refusal(
             f"a projection is a SELECT, found {type(query).__name__.upper()}",

@@ -16,11 +16,12 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 from sqlglot.tokens import Token
 
+from projections.sql.arguments import read_query
 from projections.sql.match_clause import without_matches
 from projections.sql.options import OptionValue
 from projections.sql.places import Piece, Script
 from projections.sql.tables import CONNECTORS, Table, read_table, with_options
-from projections.sql.tokens import TokenCursor, parsed, with_sessions, with_streams
+from projections.sql.tokens import TokenCursor, with_sessions, with_streams
 
 _VIEW_FORM = "CREATE [TEMPORARY] VIEW name AS SELECT …;"
 _INSERT_FORM = "INSERT INTO name SELECT …;"
@@ -188,7 +189,7 @@ class Spellings:
     def _pieces(self, body: list[Token]) -> tuple[list[Piece], exp.Expr]:
         """Return a query's text with the declared tables' own names put in."""
         plain, _ = without_matches(self.script, body)
-        query = parsed(self.script, with_sessions(with_streams(plain)))
+        query = read_query(self.script, with_sessions(with_streams(plain)))
         self._refuse_captured(query)
         text, pieces, done = self.script.text, [], body[0].start
         for table in sorted(_named_alone(query), key=_start):

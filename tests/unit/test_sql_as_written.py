@@ -193,3 +193,36 @@ def test_a_condition_is_asked_only_where_those_before_it_hold(condition: str) ->
 def test_of_two_zeros_a_distinct_row_has_the_one_without_a_sign(query: str) -> None:
     found = computed(query)
     assert [str(distance) for _, distance in found] == ["0.0", "0.0"]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "date_trunc('day', occurred_at, 'UTC')",
+        "instr(carrier, 'a', 1, 2)",
+        "upper(carrier) || to_date(code, 'yyyy', 'x')",
+        "hex(delay, (1, 2))",
+        "regexp_replace(carrier, 'a')",
+    ],
+)
+def test_an_argument_that_a_function_does_not_take_is_not_read_over(call: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"does not take \d arguments"):
+        planned(f"SELECT event_id, {call} AS x {FROM}")
+    with pytest.raises(InvalidRequest, match=r"does not take \d arguments"):
+        planned(f"SELECT event_id, delay {FROM} WHERE {call} IS NOT NULL")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "date_trunc('day', occurred_at)",
+        "locate('a', carrier, 2)",
+        "regexp_replace(carrier, 'a', 'b')",
+        "greatest(delay, 1, 2, 3, 4)",
+        "CASE WHEN delay IN (1, 2, 3) THEN substring(carrier, 1, 2) ELSE lpad(code, 3, '0') END",
+        "CAST(price AS DECIMAL(12, 3))",
+        "round(distance, least(1, 2))",
+    ],
+)
+def test_arguments_that_a_function_takes_are_taken(call: str) -> None:
+    assert planned(f"SELECT event_id, {call} AS x {FROM}").tree
