@@ -105,7 +105,7 @@ def test_p4_p8_p11_whatever_dies_comes_back_and_nothing_is_lost(bank: WholeStack
     """Every part dies once, three by three, the pipeline with its scratch spoilt, amid poison."""
     sent = poisoned(bank)
     with busy(bank) as teller:
-        for parts in (("kafka", "registry", "service"), ("postgres", "connect", "pipeline")):
+        for parts in (("postgres", "connect", "pipeline"), ("kafka", "registry", "service")):
             if "pipeline" in parts:
                 sent |= poisoned(bank)
                 spoil_checkpoints(bank)
