@@ -120,6 +120,8 @@ class Sinks:
         for name in self.states.keys() - wanted.keys():
             self._forget(name)
         busy = False
+        if not self._lake_is_known():
+            return False
         for name, decl in wanted.items():
             passed(f"sink of {name}")
             # A swap may bring another key to the same topic.
@@ -140,6 +142,14 @@ class Sinks:
             except Exception as error:
                 self._failed(name, state, error)
         return busy
+
+    def _lake_is_known(self) -> bool:
+        """Say whether there was an epoch: before it the lake has no name by which its tables are
+        known again, and none of them has a row to send.
+        """
+        if not self._epochs.table_id:
+            self._epochs.moved()
+        return bool(self._epochs.table_id)
 
     def _wanted(self) -> dict[str, ProjectionDecl]:
         if self._deployment is None or self._deployment.version != self._deployed.version():
