@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 UNFINISHED = ".new"
 """What the name of a file ends with that is not written to its end."""
+WHOLE_LOOK_S = 5.0
+"""Seconds between two looks at a whole log, for who asks for its next commit alone (`version_at`):
+that may have been made and cleaned away meanwhile."""
 _LOG = "_delta_log"
 _LOG_STORE = "penstock.spark.ConditionalLogStore"
 """Of `stack/spark`: Delta's own silently replaces a commit that another process made."""

@@ -34,14 +34,11 @@ from lake.datasets import (
     scanner_of,
     schema_of,
 )
-from lake.storage import is_local, version_at
+from lake.storage import WHOLE_LOOK_S, is_local, version_at
 from lake.table_settings import TABLE_SETTINGS
 
 RENEWED_AFTER = 25
 """To open takes as long as some 20 commits of a handle that has seen as many."""
-WHOLE_LOOK_S = 5.0
-"""Seconds between two looks at a whole log: the commit to come may be made and cleaned away
-meanwhile. A log is kept for minutes, so that this takes a machine that slept: by its clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +92,7 @@ class Tables:
 
     def _take_in(self, path: str, handle: DeltaTable) -> None:
         """Bring a handle to the newest version; where the next one is not there, it has that."""
-        now = time.time()
+        now = time.time()  # A log is kept for minutes: only a machine that slept misses commits.
         lately = 0 <= now - self._listed_at.get(path, 0.0) < WHOLE_LOOK_S
         if lately and is_local(path) and version_at(path, handle.version() + 1) is None:
             return

@@ -22,7 +22,7 @@ from kernel.errors import NotFound
 from kernel.positions import DeltaVersion, Epoch
 from lake.datasets import dataset_at, paths_of
 from lake.layout import Lake
-from lake.storage import Stored, version_at
+from lake.storage import WHOLE_LOOK_S, Stored, version_at
 from lake.tables import Tables
 from pipeline.commit.manifest import Manifest
 from pipeline.commit.manifest_rows import COMMITTED, PROJECTION
@@ -32,8 +32,6 @@ from projections.serve.feed_places import table_id_of
 from projections.sql.parse import parse_script
 
 _RUN = re.compile(r"(?P<table>projection/.+)/g\d+")
-_AGAIN_S = 5.0
-"""Whole looks at a log, in case that the version to come was made and cleaned away meanwhile."""
 _MOST_HEADS = 10_000
 _EVER = datetime.min.replace(tzinfo=UTC)
 
@@ -82,7 +80,7 @@ class WatchedTable:
         before = None if self.table is None else (self.table_id, self.table.version())
         if before is not None:
             next_one = version_at(self.path, before[1] + 1)
-            if next_one is None and now - self._looked_at < _AGAIN_S:
+            if next_one is None and now - self._looked_at < WHOLE_LOOK_S:
                 return False
         self._looked_at = now
         self._take()

@@ -12,7 +12,7 @@ from functools import cache
 from sqlglot import Token, TokenType, exp
 from sqlglot.errors import SqlglotError
 
-from projections.sql.expressions import FUNCTIONS, OPERATORS
+from projections.sql.expressions import FUNCTIONS, OPERATORS, render
 from projections.sql.places import Script
 from projections.sql.tokens import SPARK, parsed
 
@@ -70,10 +70,10 @@ def _loses(name: str, count: int) -> bool:
     except SqlglotError:
         return False
     call = query.selects[0] if isinstance(query, exp.Select) else None
-    if type(call).__name__ not in FUNCTIONS | OPERATORS or call is None:
+    if call is None or type(call).__name__ not in FUNCTIONS | OPERATORS:
         return False
     try:
-        written = call.sql(dialect=SPARK).lower()
+        written = render(call).lower()
     except (KeyError, ValueError):
         return True  # What it lacks it cannot be written without.
     return any(mark not in written for mark in marks)

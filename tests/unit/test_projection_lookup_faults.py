@@ -127,7 +127,7 @@ def test_a_lake_that_was_made_again_is_seen_as_it_is(
     made: HandMade, monkeypatch: pytest.MonkeyPatch, epochs: int
 ) -> None:
     """With fewer epochs than before, and with more: the old ones are not mixed with the new."""
-    monkeypatch.setattr(newest_runs, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(newest_runs, "WHOLE_LOOK_S", 0.0)
     made.epoch()
     lookups = Lookups(made.lake, most_bytes=BOUND)
     assert held(lookups, "a", "b") == {"a", "b"}
