@@ -151,6 +151,11 @@ def listed(dialect: Dialect, names: Sequence[str], of: str = "") -> str:
     return ", ".join(f"{of + '.' if of else ''}{dialect.name(name)}" for name in names)
 
 
+def placed(columns: str) -> str:
+    """Write columns, of which there may be none, and a row's place in time behind them."""
+    return ", ".join(filter(None, [columns, *ORDER]))
+
+
 def names(node: Node) -> tuple[str, ...]:
     """Return the names of a node's columns."""
     return tuple(each.name for each in node.columns)
@@ -203,17 +208,15 @@ def scanned(node: Scan, dialect: Dialect) -> str:
     """
     columns = listed(dialect, names(node))
     if node.kind is InputKind.STREAM:
-        return f"SELECT {columns}, {', '.join(ORDER)} FROM {node.view}"
+        return f"SELECT {placed(columns)} FROM {node.view}"
     zero = dialect.whole_number(0)
     begun = dialect.moment(zero) if node.kind is InputKind.PROJECTION else "valid_from"
     where = {
         InputKind.HISTORY: " WHERE NOT _deleted",
         InputKind.LATEST: " WHERE NOT _deleted AND valid_to IS NULL",
     }.get(node.kind, "")
-    return (
-        f"SELECT {columns}, {begun} AS _time, {zero} AS _seq_hi, {zero} AS _seq_lo "
-        f"FROM {node.view}{where}"
-    )
+    place = f"{begun} AS _time, {zero} AS _seq_hi, {zero} AS _seq_lo"
+    return f"SELECT {', '.join(filter(None, [columns, place]))} FROM {node.view}{where}"
 
 
 def mapped(node: Map, rows: str, dialect: Dialect, more: str = "") -> str:
@@ -224,10 +227,7 @@ def mapped(node: Map, rows: str, dialect: Dialect, more: str = "") -> str:
         for each in node.outputs
     )
     where = dialect.conditions(node.where, columns)
-    return (
-        f"SELECT {outputs}, {', '.join(ORDER)}{more} FROM ({rows}) AS x"
-        f"{' WHERE ' + where if where else ''}"
-    )
+    return f"SELECT {placed(outputs)}{more} FROM ({rows}) AS x{' WHERE ' + where if where else ''}"
 
 
 def windowed(node: Windowed, rows: str, dialect: Dialect, more: str = "") -> str:
@@ -251,7 +251,7 @@ def windowed(node: Windowed, rows: str, dialect: Dialect, more: str = "") -> str
             end = f"({start} + (__i + 1) * {number(node.step_us)})"
         case _:
             assert_never(node.kind)
-    columns = f"{listed(dialect, names(node.input))}, {', '.join(ORDER)}{more}"
+    columns = f"{placed(listed(dialect, names(node.input)))}{more}"
     timed = f"SELECT {columns}, {at} AS __us FROM ({rows}) AS x WHERE {at} IS NOT NULL"
     return (
         f"SELECT {columns}, {dialect.moment(start)} AS {WINDOW_START}, "
@@ -262,13 +262,13 @@ def windowed(node: Windowed, rows: str, dialect: Dialect, more: str = "") -> str
 
 def united(node: UnionAll, rows: Sequence[str], dialect: Dialect, more: str = "") -> str:
     """Write the query of a `UnionAll`; `more` are columns that are passed on beside."""
-    columns = f"{listed(dialect, names(node))}, {', '.join(ORDER)}{more}"
+    columns = f"{placed(listed(dialect, names(node)))}{more}"
     return " UNION ALL ".join(f"SELECT {columns} FROM ({each}) AS u" for each in rows)
 
 
 def ended(node: Final, rows: str, dialect: Dialect) -> str:
     """Write the query of a `Final`; the watermark is put in where it is known."""
-    columns = f"{listed(dialect, names(node))}, {', '.join(ORDER)}"
+    columns = placed(listed(dialect, names(node)))
     return f"SELECT {columns} FROM ({rows}) AS x WHERE {END} <= {WATERMARK}"
 
 
@@ -307,8 +307,8 @@ def _over(node: Over, rows: str, dialect: Dialect) -> str:
         f"{dialect.name(call.name)}"
         for call in node.calls
     )
-    columns = listed(dialect, names(node.input))
-    return f"SELECT {columns}, {', '.join(ORDER)}, {calls} FROM ({rows}) AS x"
+    columns = placed(listed(dialect, names(node.input)))
+    return f"SELECT {columns}, {calls} FROM ({rows}) AS x"
 
 
 def _around(node: Over, call: Call, dialect: Dialect) -> str:
@@ -350,7 +350,7 @@ def _frame(node: Over) -> str:
 def keyed(node: Newest, rows: str, dialect: Dialect, more: str = "") -> str:
     """Write the rows that have a whole key; `more` are columns that are passed on beside."""
     known = " AND ".join(f"{dialect.name(key)} IS NOT NULL" for key in node.keys)
-    columns = f"{listed(dialect, names(node))}, {', '.join(ORDER)}{more}"
+    columns = f"{placed(listed(dialect, names(node)))}{more}"
     return f"SELECT {columns} FROM ({rows}) AS x WHERE {known}"
 
 
@@ -363,7 +363,7 @@ def _newest(node: Newest, rows: str, dialect: Dialect) -> str:
         order = ", ".join(f"{name} DESC NULLS LAST" for name in ORDER)
     else:
         order = ", ".join(_told_apart(node.input, dialect, "DESC"))
-    columns = f"{listed(dialect, names(node))}, {', '.join(ORDER)}"
+    columns = placed(listed(dialect, names(node)))
     return (
         f"SELECT {columns} FROM (SELECT {columns}, row_number() OVER (PARTITION BY {keys} "
         f"ORDER BY {order}) AS __rank FROM ({keyed(node, rows, dialect)}) AS k) AS n "

@@ -31,8 +31,6 @@ _SIGNS: dict[type[exp.Expr], str] = {
     exp.LT: "<",
     exp.LTE: "<=",
     exp.NullSafeEQ: "IS NOT DISTINCT FROM",
-    exp.And: "AND",
-    exp.Or: "OR",
     exp.Add: "+",
     exp.Sub: "-",
     exp.Mul: "*",
@@ -201,6 +199,7 @@ class _Expressions:
             (exp.TimeToStr, self._formatted),
             (exp.Anonymous, self._called),
             (tuple(_FUNCTIONS), self._function),
+            ((exp.And, exp.Or), self._connected),
             (tuple(_SIGNS), self._sign),
         ):
             if isinstance(node, kinds):
@@ -244,6 +243,23 @@ class _Expressions:
             us = in_us(length) if length is not None else 0
             return f"make_timestamp(epoch_us({self.text(left)}) {sign} {us})"
         return f"({self.text(left)} {_SIGNS[type(node)]} {self.text(right)})"
+
+    def _connected(self, node: exp.Expr) -> str:
+        """Write a chain of AND or OR, which may be long.
+
+        Spark asks from left to right, and no further once it knows. DuckDB asks in an order of its
+        own: where a part may be an error in a row, those before it decide whether it is asked.
+        """
+        parts = [*node.flatten(unnest=False)]
+        texts = [self.text(part) for part in parts]
+        sign, known = ("AND", "false") if isinstance(node, exp.And) else ("OR", "true")
+        if all(_never_fails(part) for part in parts[1:]):
+            return f"({f' {sign} '.join(texts)})"
+        *firsts, text = texts
+        for first in reversed(firsts):
+            decided = f"WHEN {first} IS NOT DISTINCT FROM {known} THEN {known}"
+            text = f"(CASE {decided} ELSE {first} {sign} {text} END)"
+        return text
 
     def _divided(self, node: exp.Expr) -> str:
         left, right = self.text(node.this), self.text(node.expression)

@@ -38,6 +38,7 @@ from projections.sql.tree import (
     column,
     is_stateful,
     passed,
+    scans,
     walk,
 )
 from projections.sql.windows import WindowKind
@@ -66,6 +67,10 @@ _ROWS = (
 _TABLE = (
     "rows of a table or of another projection never end: they may change at any time",
     "Read a stream, FROM STREAM …, and join the table to it.",
+)
+_ONE_VALUE = (
+    "one value of all rows of a stream changes with every row, and no moment ends that",
+    "Group by a window instead, GROUP BY TUMBLE(occurred_at, '1 hour'), or leave emit out.",
 )
 _UNBOUND = (
     "a row that waits for another stream without a bound never ends",
@@ -149,6 +154,8 @@ class _Endings:
         """A pair ends with its later row; one that may find none, when none can come any more."""
         left = self.beside(node.left)
         if not node.timed:
+            facts = any(s.kind is InputKind.STREAM for s in scans(node.right))
+            self.refuse_unless(not facts, _ONE_VALUE)
             return replace(node, left=left)
         right = self.beside(node.right)
         if node.kind is JoinKind.INNER:

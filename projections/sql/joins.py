@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -31,6 +32,8 @@ _KINDS = {
     ("LEFT", "ANTI"): JoinKind.ANTI,
     ("", "ANTI"): JoinKind.ANTI,
 }
+_PAIRED = re.compile(r"__[lr](\d+)")
+"""Columns that joins make of what they equate: no two joins of a query make the same."""
 _FORM = "Write [LEFT | RIGHT | FULL | LEFT SEMI | LEFT ANTI] JOIN x ON x.key = expression AND …."
 _NO_PAIRS = (
     "CROSS JOIN is not compiled: each new row would be compared with every other",
@@ -121,7 +124,8 @@ def _paired(
     right: Node,
     kind: JoinKind,
 ) -> Join:
-    number = sum(1 for each in left.columns if each.name.startswith("__l"))
+    both = (*left.columns, *right.columns)
+    number = 1 + max((int(n[1]) for c in both if (n := _PAIRED.fullmatch(c.name))), default=-1)
     lefts = [names.computed(f"__l{number + i}", ours) for i, (ours, _) in enumerate(pairs)]
     rights = [names.computed(f"__r{number + i}", theirs) for i, (_, theirs) in enumerate(pairs)]
     return Join(
@@ -153,6 +157,12 @@ def _conditions(names: Names, join: exp.Expr, source: QuerySource, at: int) -> l
     written = list(conjuncts(join.args.get("on")))
     first = names.scope.sources[0]
     for name in join.args.get("using") or []:
+        if name.name.lower() in names.scope.shared:
+            raise names.script.refusal(
+                f"USING ({name.name}) behind a FULL JOIN by it: either side may lack it",
+                at=at,
+                fix=f"Say both: ON COALESCE(a.{name.name}, b.{name.name}) = c.{name.name}.",
+            )
         sides = (exp.column(name.name, table=each.alias) for each in (source, first))
         written.append(exp.EQ(this=next(sides), expression=next(sides)))
     return [names.flat(resolved(names.scope, part)) for part in written]
@@ -279,6 +289,12 @@ def _exists(script: Script, found: exp.Exists, kind: str, at: int) -> exp.Expr:
             "EXISTS takes a SELECT with FROM and WHERE alone",
             at=offset_of(found, at),
             fix="Write LEFT SEMI JOIN or LEFT ANTI JOIN with the conditions in ON.",
+        )
+    if any(each.find(exp.AggFunc) for each in query.expressions):
+        raise script.refusal(
+            "EXISTS of an aggregate: without GROUP BY there is always one row of it",
+            at=offset_of(found, at),
+            fix="Ask for rows: EXISTS (SELECT 1 FROM x WHERE x.key = …).",
         )
     return exp.Join(
         this=query.args["from_"].this.copy(), side="LEFT", kind=kind, on=where.this.copy()

@@ -6,6 +6,8 @@ those of its right side that no row of the left one is joined with, by an anti j
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from sqlglot import exp
 
 from projections.sql.places import Script, offset_of
@@ -17,11 +19,11 @@ def side_of(join: exp.Expr) -> str:
     return join.text("side").upper()
 
 
-def shared_columns(select: exp.Select) -> frozenset[str]:
+def shared_columns(joins: Iterable[exp.Expr]) -> frozenset[str]:
     """Return the columns in USING of RIGHT and FULL joins, in lower case."""
     return frozenset(
         name.name.lower()
-        for join in select.args.get("joins") or []
+        for join in joins
         if side_of(join) in ("RIGHT", "FULL")
         for name in join.args.get("using") or []
     )

@@ -128,6 +128,9 @@ class Windows:
         aggregate = window.this.this if isinstance(window.this, exp.Filter) else window.this
         if isinstance(aggregate, AGGREGATES):
             check(self._names.script, window.this, at=self._names.at, aggregates=True)
+        elif type(window.this) in _NEIGHBOURS:
+            value = window.this.this
+            check(self._names.script, value, at=offset_of(value, self._names.at), aggregates=False)
 
     def _called(self, window: exp.Expr) -> Called:
         found, names = window.this, self._names

@@ -189,7 +189,7 @@ class _Reader:
     def _select(self, select: exp.Select, named: Mapping[str, exp.Expr]) -> Node:
         at = offset_of(select, self.at)
         refuse_clauses(self.script, select, at, known=_STEPS)
-        shared = shared_columns(select)
+        shared = shared_columns(select.args.get("joins") or [])
         select = mirrored(self.script, joins.without_subqueries(self.script, select, at), at)
         select = with_values(self.script, select, at)
         if select.args.get("from_") is None:
@@ -216,9 +216,11 @@ class _Reader:
         """Read FROM and the first `count` joins."""
         node, first = self._input(select.args["from_"].this, named, [], at)
         sources = [first]
-        for place, join in enumerate((select.args.get("joins") or [])[:count]):
+        written = select.args.get("joins") or []
+        for place, join in enumerate(written[:count]):
             right, source = self._input(join.this, named, sources, at)
             names = Names(self.script, [*sources, source], at=at)
+            names.scope.shared = shared_columns(written[:place])
             made: Node = joins.joined(names, join, node, right, source)
             if side_of(join) == "FULL":
                 left, before = self._joined(select, place, named, at)

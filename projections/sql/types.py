@@ -58,39 +58,65 @@ _MORE_INTS = (exp.WeekOfYear, exp.Hour, exp.Minute, exp.Second, exp.Length)
 
 def type_of(node: exp.Expr, column: Callable[[exp.Expr], str]) -> str:
     """Return the Spark type of a resolved expression, or the empty text where it is not certain."""
-    match node:
-        case exp.Column():
-            return normal(column(node))
-        case exp.Paren() | exp.Neg() | exp.Abs() | exp.Min() | exp.Max() | exp.Filter():
-            return "" if _least_int(node) else type_of(node.this, column)
-        case exp.Nullif():
-            return type_of(node.this, column)
-        case exp.Cast():
-            return normal(node.to.sql(dialect="spark"))
-        case exp.Literal():
-            return _literal(node)
-        case exp.Sum() | exp.Avg():
-            return _total(node, type_of(_argument(node), column))
-        case exp.TimestampTrunc():
-            return "TIMESTAMP"
-        case exp.Add() | exp.Sub() | exp.Mul() | exp.Mod():
-            left, right = type_of(node.this, column), type_of(node.expression, column)
-            return _computed(node, left, right) or _of_scalar(node, column)
-        case exp.Div():
-            sides = (type_of(node.this, column), type_of(node.expression, column))
-            plain = all(side in INTEGERS + FLOATING for side in sides)
-            return "DOUBLE" if plain else _of_scalar(node, column)
-        case exp.Coalesce() | exp.Greatest() | exp.Least():
-            return common_type([type_of(part, column) for part in (node.this, *node.expressions)])
-        case exp.Case() | exp.If():
-            return _case(node, column)
-        case _:
-            return _of_scalar(node, column) or _by_class(node)
+    return _Typing(column).of(node)
 
 
-def _of_scalar(node: exp.Expr, column: Callable[[exp.Expr], str]) -> str:
-    scalar = scalar_of(node, lambda part: type_of(part, column))
-    return scalar.gives if scalar is not None else ""
+class _Typing:
+    """Types of one expression's parts, each found out once: several rules ask for the same."""
+
+    def __init__(self, column: Callable[[exp.Expr], str]) -> None:
+        self._column = column
+        # With the parts themselves: the id of one that is gone may be another's.
+        self._known: dict[int, tuple[exp.Expr, str]] = {}
+
+    def of(self, node: exp.Expr) -> str:
+        """Return the type of a part."""
+        known = self._known.get(id(node))
+        if known is None:
+            known = self._known[id(node)] = node, self._found(node)
+        return known[1]
+
+    def _found(self, node: exp.Expr) -> str:
+        match node:
+            case exp.Column():
+                return normal(self._column(node))
+            case exp.Paren() | exp.Neg() | exp.Abs() | exp.Min() | exp.Max() | exp.Filter():
+                return "" if _least_int(node) else self.of(node.this)
+            case exp.Nullif():
+                return self.of(node.this)
+            case exp.Cast():
+                return normal(node.to.sql(dialect="spark"))
+            case exp.Literal():
+                return _literal(node)
+            case exp.Sum() | exp.Avg():
+                return _total(node, self.of(_argument(node)))
+            case exp.TimestampTrunc():
+                return "TIMESTAMP"
+            case exp.Add() | exp.Sub() | exp.Mul() | exp.Mod():
+                left, right = self.of(node.this), self.of(node.expression)
+                return _computed(node, left, right) or self._of_scalar(node)
+            case exp.Div():
+                sides = self.of(node.this), self.of(node.expression)
+                plain = all(side in INTEGERS + FLOATING for side in sides)
+                return "DOUBLE" if plain else self._of_scalar(node)
+            case exp.Coalesce() | exp.Greatest() | exp.Least():
+                return common_type([self.of(part) for part in (node.this, *node.expressions)])
+            case exp.Case() | exp.If():
+                return self._of_case(node)
+            case _:
+                return self._of_scalar(node) or _by_class(node)
+
+    def _of_scalar(self, node: exp.Expr) -> str:
+        scalar = scalar_of(node, self.of)
+        return scalar.gives if scalar is not None else ""
+
+    def _of_case(self, node: exp.Expr) -> str:
+        branches = [branch.args["true"] for branch in node.args.get("ifs") or [node]]
+        default = node.args.get("default") or node.args.get("false")
+        if default is not None:
+            branches.append(default)
+        known = [branch for branch in branches if not isinstance(branch, exp.Null)]
+        return common_type([self.of(branch) for branch in known]) if known else ""
 
 
 def _by_class(node: exp.Expr) -> str:
@@ -169,12 +195,3 @@ def _arithmetic(left: str, right: str) -> str:
         mixed = "DOUBLE" in sides and all(s == "DOUBLE" or s.startswith("DECIMAL") for s in sides)
         return "DOUBLE" if mixed else ""
     return common_type([left, right])
-
-
-def _case(node: exp.Expr, column: Callable[[exp.Expr], str]) -> str:
-    branches = [branch.args["true"] for branch in node.args.get("ifs") or [node]]
-    default = node.args.get("default") or node.args.get("false")
-    if default is not None:
-        branches.append(default)
-    known = [branch for branch in branches if not isinstance(branch, exp.Null)]
-    return common_type([type_of(branch, column) for branch in known]) if known else ""

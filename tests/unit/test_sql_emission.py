@@ -85,6 +85,12 @@ LATER = "b.flight = a.flight AND b.occurred_at > a.occurred_at"
             "<= a.occurred_at + INTERVAL",
         ),
         (
+            "position",
+            f"position, delay - (SELECT MAX(delay) {FROM}) AS above {FROM}",
+            "one value of all rows of a stream changes with every row",
+            "TUMBLE",
+        ),
+        (
             "carrier",
             "carrier, COUNT(*) AS n FROM airlines GROUP BY carrier",
             "never ends",

@@ -240,6 +240,23 @@ REFUSED = [
     ),
     ("SELECT e.flight {FROM} FULL {J}", "weather", "FULL JOIN of a table as of a time"),
     ("SELECT e.flight {FROM} CROSS JOIN airlines", "airlines", "CROSS JOIN is not compiled"),
+    (
+        "SELECT e.flight {FROM} FULL JOIN airlines a USING (carrier) JOIN airlines b "
+        "USING (carrier)",
+        "airlines b",
+        "USING (carrier) behind a FULL JOIN by it",
+    ),
+    (
+        "SELECT e.flight {FROM} WHERE NOT EXISTS (SELECT COUNT(*) FROM airlines a "
+        "WHERE a.carrier = e.carrier)",
+        "",
+        "EXISTS of an aggregate",
+    ),
+    (
+        "SELECT flight, LAG(now()) OVER (PARTITION BY flight ORDER BY occurred_at) AS x {FROM}",
+        "now",
+        "another value at every run",
+    ),
     ("SELECT e.flight {FROM}, airlines", "airlines", "JOIN"),
     ("SELECT e.flight {FROM} JOIN {AS_OF}", "weather", "missing: origin"),
     ("SELECT e.flight {FROM} JOIN airlines e ON 1 = 1", "airlines", "two inputs are named e"),

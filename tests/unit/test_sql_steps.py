@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+from sqlglot import exp, parse_one
 
 from kernel.errors import ContractViolation, InvalidRequest
 from projections.run.dataflow import Dataflow
 from projections.sql.explain import document, page
 from projections.sql.plan import Plan, Strategy
 from projections.sql.tree import Join, Map, Scan, scans, walk
+from projections.sql.types import type_of
 from tests.support.oracles.region_world import stream_rows
 from tests.support.oracles.sql_world import Fact, World, planned
 
@@ -164,3 +166,46 @@ def test_a_round_without_news_changes_nothing() -> None:
     flow.add(scans(found.tree)[0], empty)
     assert flow.round().num_rows == 0
     flow.close()
+
+
+def rows_of(query: str, fact: Fact) -> list[dict[str, object]]:
+    plan = made(query)
+    flow = Dataflow(plan.tree)
+    flow.add(scans(plan.tree)[0], [stream_rows(World(facts=(fact,), readings=()))])
+    rows = flow.round().to_pylist()
+    flow.close()
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("delay", "quick", "slow"), [(0, False, True), (1, True, True), (None, None, None)]
+)
+def test_conditions_are_asked_from_left_to_right(
+    delay: int | None, quick: bool | None, slow: bool | None
+) -> None:
+    """As Spark does: what stands behind one that decides is no error."""
+    (row,) = rows_of(
+        "SELECT flight, (delay <> 0 AND 6 / delay > 2) AS quick, "
+        f"(delay = 0 OR 6 / delay > 2) AS slow {FROM} "
+        "WHERE delay IS NULL OR delay < 3 OR 6 / (delay - delay) > 1",
+        Fact(1, 1, "f1", "AA", "JFK", 5, delay, 0.5),
+    )
+    assert (row["quick"], row["slow"]) == (quick, slow)
+
+
+def test_a_long_chain_of_conditions_is_computed() -> None:
+    asked = " OR ".join(f"delay = {number}" for number in range(600))
+    fact = Fact(1, 1, "f1", "AA", "JFK", 5, 599, 0.5)
+    assert len(rows_of(f"SELECT flight {FROM} WHERE {asked}", fact)) == 1
+
+
+def test_the_type_of_each_part_is_asked_once() -> None:
+    asked: list[str] = []
+
+    def kind(node: exp.Expr) -> str:
+        asked.append(node.name)
+        return "DECIMAL(10,2)"
+
+    names = [f"a{number}" for number in range(25)]
+    assert type_of(parse_one(" + ".join(names), dialect="spark"), kind) == "DECIMAL(34,2)"
+    assert asked == names

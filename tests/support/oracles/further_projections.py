@@ -98,6 +98,14 @@ def _rollup(world: World) -> list[Row]:
     ]
 
 
+def _numbers(world: World) -> list[Row]:
+    keys: list[Callable[[Fact], _Group | None]] = [
+        lambda f: (f.carrier or "none",),
+        lambda f: ("all",),
+    ]
+    return [{"carrier": key[0], "n": len(facts)} for key, facts in _sets(world, keys).items()]
+
+
 def _total(facts: Iterable[Fact]) -> int | None:
     delays = [fact.delay for fact in facts if fact.delay is not None]
     return sum(delays) if delays else None
@@ -195,6 +203,14 @@ FURTHER = {
         f"FROM {STREAM} a FULL OUTER JOIN {NEAR}",
         _full,
     ),
+    "full behind another join": _case(
+        "met_again",
+        "p, q",
+        "SELECT coalesce(a.position, -1L) AS p, coalesce(b.position, -1L) AS q "
+        f"FROM {STREAM} a JOIN {STREAM} c ON c.origin = a.origin AND c.position = a.position "
+        f"FULL JOIN {NEAR}",
+        _full,
+    ),
     "right": _case(
         "followers",
         "p, q",
@@ -207,6 +223,13 @@ FURTHER = {
         f"SELECT {ALL_CARRIERS} AS carrier, coalesce(origin, 'all') AS origin, COUNT(*) AS n, "
         f"SUM(delay) AS total {FROM} e GROUP BY ROLLUP(carrier, origin) HAVING n > 1",
         _rollup,
+    ),
+    "rollup of counts": _case(
+        "numbers",
+        "carrier",
+        "SELECT CASE WHEN GROUPING(carrier) = 1 THEN 'all' ELSE coalesce(carrier, 'none') END AS "
+        f"carrier, COUNT(*) AS n {FROM} GROUP BY ROLLUP(carrier)",
+        _numbers,
     ),
     "cube": _case(
         "cubed",

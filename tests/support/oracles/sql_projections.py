@@ -224,6 +224,12 @@ CASES = {
         "GROUP BY carrier, TUMBLE(e.occurred_at, '20 minutes')",
         _windy_delays,
     ),
+    "one group of all": _case(
+        "numbers",
+        "scope",
+        f"SELECT 'all' AS scope, COUNT(*) AS n {FROM} GROUP BY 'all'",
+        lambda world: [{"scope": "all", "n": len(world.facts)}] if world.facts else [],
+    ),
     "plain group": _case(
         "plain",
         "carrier",
