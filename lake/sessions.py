@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from kernel.loops import Signs
@@ -26,6 +27,14 @@ def fit_to_cores(session: SparkSession, asked: Collection[str] = ()) -> None:
     for name, value in fitting.items():
         if name not in asked and session.conf.get(name) != value:
             session.conf.set(name, value)
+
+
+def answers(session: SparkSession) -> bool:
+    """Say whether Spark's Java process is there: a session has one, and cannot get another."""
+    try:
+        return bool(session.version)
+    except (Py4JError, OSError):
+        return False
 
 
 def session_beside(session: SparkSession) -> SparkSession:

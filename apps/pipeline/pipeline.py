@@ -24,7 +24,7 @@ from apps.pipeline.lag import LagWatch
 from apps.pipeline.metrics import PipelineMetrics
 from apps.pipeline.neighbours import neighbours_of
 from apps.pipeline.routing import router_of
-from apps.pipeline.watchdog import Looping, Watchdog, watchdog_of
+from apps.pipeline.watchdog import Looping, Watchdog, end_process, watchdog_of
 from apps.settings import Settings
 from cdc.copies.table_copier import TableCopier
 from cdc.upkeep.connector_keeper import ConnectorKeeper
@@ -35,7 +35,7 @@ from kernel.loops import Loop, Signs, passed
 from kernel.positions import Offsets
 from lake.executor_tasks import SparkTasks
 from lake.layout import Lake
-from lake.sessions import fit_to_cores, spark_signs
+from lake.sessions import answers, fit_to_cores, spark_signs
 from lake.space import SpaceGuard
 from lake.tables import Tables
 from lake.upkeep.compaction import Upkeep
@@ -169,7 +169,7 @@ class Pipeline:
             vital={
                 self._ingest_loop: self._signs,
                 self._topology_loop: Signs,
-                self._projections_loop: lambda: spark_signs(self._spark, PROJECTIONS),
+                self._projections_loop: self._spark_signs,
             },
             others=[each.loop for each in self._others],
             slow=[self._upkeep.loop],
@@ -177,6 +177,11 @@ class Pipeline:
 
     def _signs(self) -> Signs:
         return Signs() if self._reading is None else self._reading.signs()
+
+    def _spark_signs(self) -> Signs:
+        if not (answers(self._spark) or self.stopping.is_set()):
+            end_process("Spark's Java process is gone")
+        return spark_signs(self._spark, PROJECTIONS)
 
     def wait(self, state: str, reason: str) -> None:
         """Say why nothing runs yet: another pipeline writes the lake, or nobody can see who."""
