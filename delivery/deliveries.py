@@ -215,6 +215,11 @@ class Deliveries:
             except Misconfigured as error:
                 watched.stand_still(error)
                 return
+            except Exception as error:
+                # A task that ends unheard would deliver nothing, and say so nowhere.
+                _log.exception("delivery %s cannot start", file.name)
+                watched.stand_still(Misconfigured(f"it cannot start: {error}"))
+                return
             try:
                 await self._run(watched, file, sender)
             except (NotFound, Conflict) as error:

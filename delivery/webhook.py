@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import hashlib
 import hmac
 from datetime import timedelta
-from urllib.parse import urlsplit
 
 import httpx
 import orjson
@@ -38,8 +36,8 @@ def signing_key(secret: str) -> bytes:
             key = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
             if len(key) in _SECRET_BYTES:
                 return key
-    except binascii.Error:
-        pass
+    except ValueError:
+        pass  # Of text beyond ASCII it is no `binascii.Error`.
     raise Misconfigured(
         "the webhook's secret is not whsec_ and the base64 of 24 to 64 bytes",
         remedy='Make one: echo "whsec_$(openssl rand -base64 32)"',
@@ -62,7 +60,7 @@ class WebhookSender:
         self._key = key
         self._timeout_s = timeout_s
         self._clock = clock or SystemClock()
-        local = urlsplit(url).hostname in {"127.0.0.1", "localhost", "::1"}
+        local = _host_of(url) in {"127.0.0.1", "localhost", "::1"}
         self._http = httpx.AsyncClient(
             timeout=timeout_s,
             follow_redirects=False,
@@ -95,6 +93,16 @@ class WebhookSender:
     async def close(self) -> None:
         """Close the connections."""
         await self._http.aclose()
+
+
+def _host_of(url: str) -> str:
+    try:
+        return httpx.URL(url).host
+    except (httpx.InvalidURL, ValueError) as error:
+        raise Misconfigured(
+            f"the webhook's url cannot be used: {error}",
+            remedy="Write it as https://shop.example/events, with a port as :8443.",
+        ) from None
 
 
 def _body(document: Document) -> bytes:

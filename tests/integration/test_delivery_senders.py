@@ -78,11 +78,17 @@ def test_the_signature_of_the_specification() -> None:
     )
 
 
-@pytest.mark.parametrize("secret", ["", "abc", "whsec_", "whsec_!!", "whsec_" + "QUJD"])
+@pytest.mark.parametrize("secret", ["", "abc", "whsec_", "whsec_!!", "whsec_…", "whsec_QUJD"])
 def test_a_secret_has_a_form_and_is_not_shown(secret: str) -> None:
     with pytest.raises(Misconfigured) as caught:
         signing_key(secret)
     assert "QUJD" not in caught.value.message
+
+
+@pytest.mark.parametrize("url", ["http://[::1/x", "https://shop.example:80x/events"])
+def test_an_address_that_is_none_is_said_before_anything_is_sent(url: str) -> None:
+    with pytest.raises(Misconfigured, match="the webhook's url cannot be used"):
+        WebhookSender(url=url, key=KEY, timeout_s=1)
 
 
 @pytest.mark.parametrize(
