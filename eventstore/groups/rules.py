@@ -76,7 +76,7 @@ class Round:
         firsts = self._firsts()
         for entry in late:
             reason = f"not acknowledged by {entry.consumer} within {seconds} s"
-            self._take_back(entry, firsts, due_at=self.now, reason=reason)
+            self._take_back(entry, firsts, due_at=self.now, reason=reason, behind=reason)
         for entry in list(self._entries.values()):
             if entry.consumer is None and entry.deliveries >= self._terms.max_deliveries:
                 self._park(entry, entry.reason or "given often enough")
@@ -154,10 +154,14 @@ class Round:
         return max(timedelta(0), min(times) - self.now) if times else None
 
     def ack(self, ids: Sequence[UUID]) -> Settled:
-        """Finish events. Whoever holds them now: they were handled."""
+        """Finish events. Whoever holds them now: they were handled.
+
+        What silence took back behind the first of its stream counts as not given, and is told from
+        what never was by its reason.
+        """
         done = []
         for entry in self._named(ids):
-            if entry.deliveries > 0:
+            if entry.deliveries > 0 or entry.reason is not None:
                 self._drop(entry)
                 self.finished.add(entry.position)
                 done.append(entry.event_id)
@@ -228,9 +232,10 @@ class Round:
         *,
         due_at: datetime,
         reason: str | None,
+        behind: str | None = None,
     ) -> None:
         if entry.position != firsts[entry.stream]:
-            deliveries, due_at, reason = entry.deliveries - 1, self.now, entry.reason
+            deliveries, due_at, reason = entry.deliveries - 1, self.now, behind or entry.reason
         else:
             deliveries = entry.deliveries
         self._keep(

@@ -245,6 +245,16 @@ def test_only_the_first_of_a_late_batch_may_be_at_fault() -> None:
     assert [(e.position, e.deliveries) for e in done.give("b", 10, 10)] == [(2, 1), (3, 1)]
 
 
+def test_a_late_ack_of_a_batch_counts_for_all_of_it() -> None:
+    """Somebody else asked meanwhile, and had nothing acknowledged yet."""
+    done = round_of(*one_stream(1, 1, 1), after_s=30)
+    done.settle()
+    assert [(e.position, e.deliveries) for e in done.give("b", 10, 10)] == [(1, 2)]
+    ids = tuple(uuid.UUID(int=n) for n in (1, 2, 3))
+    assert done.ack(ids).done == ids
+    assert done.finished == {1, 2, 3}
+
+
 def test_of_a_batch_that_fails_whole_the_event_at_fault_alone_is_parked() -> None:
     """Its consumer refuses all events with it: nobody knows which one it was."""
     left = {position: out(position, stream="order-1") for position in (1, 2, 3)}

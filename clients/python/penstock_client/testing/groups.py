@@ -38,6 +38,7 @@ class _Entry:
     consumer: str | None = None
     reason: str = "not acknowledged in time"
     parked_at: datetime | None = None
+    was_late: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -133,7 +134,7 @@ class MemoryGroups:
         def finish(group: _Group, position: int) -> bool:
             held = group.waiting if position in group.waiting else group.parked
             entry = held.get(position)
-            if entry is None or not entry.deliveries:
+            if entry is None or not (entry.deliveries or entry.was_late):
                 return False
             del held[position]
             group.finished.add(entry.event["id"])
@@ -257,6 +258,8 @@ class MemoryGroups:
 
     def _settle_late(self, group: _Group, now: datetime) -> None:
         late = [e for e in group.waiting.values() if e.consumer is not None and e.due_at <= now]
+        for entry in late:
+            entry.was_late = True
         self._take_back(group, late)
         for position, entry in sorted(group.waiting.items()):
             if entry.consumer is None and entry.deliveries >= group.terms["max_deliveries"]:
