@@ -30,6 +30,7 @@ from kernel.errors import (
     StreamGone,
     Unavailable,
 )
+from schemas import json_text
 
 _TIMEOUT_S = 30.0
 _UNKNOWN_CALLER = 401
@@ -85,7 +86,7 @@ class ServiceClient:
         **query: object,
     ) -> Any:
         """Send a document and return the answer."""
-        body = orjson.dumps(document)
+        body = _written(document)
         return self._call("POST", path, query=query, body=body, headers=headers)
 
     def send_lines(self, path: str, lines: Iterator[bytes]) -> Any:
@@ -95,7 +96,7 @@ class ServiceClient:
 
     def put(self, path: str, document: object) -> Any:
         """Set what is at a path and return the answer."""
-        return self._call("PUT", path, query={}, body=orjson.dumps(document))
+        return self._call("PUT", path, query={}, body=_written(document))
 
     def delete(
         self, path: str, *, headers: Mapping[str, str] | None = None, **query: object
@@ -170,6 +171,17 @@ class ServiceClient:
                 f"the service at {self.url} does not answer: {cause}",
                 remedy="Start it with: penstock up. Or name it: PENSTOCK_SERVICE_URL=http://…",
             ) from error
+
+
+def _written(document: object) -> bytes:
+    """Return what is sent: numbers exactly as they were given."""
+    try:
+        return json_text.dump(document)
+    except TypeError as error:
+        raise InvalidRequest(
+            f"the request cannot be written as JSON: {error}",
+            remedy="Whole numbers, as a version or a position, have at most 64 bits.",
+        ) from None
 
 
 def _lines_of(parts: Iterator[bytes]) -> Iterator[str]:

@@ -49,6 +49,11 @@ def parse(text: bytes) -> Any:
     return _parsed_exactly(text) if careful else document
 
 
+def as_given(text: str | bytes) -> bytes:
+    """Return the bytes of a text from the command line, whatever they are."""
+    return text.encode(errors="surrogateescape") if isinstance(text, str) else text
+
+
 def _may_repeat_keys(text: bytes, seen: bytes, document: object) -> bool:
     """Return whether the text may have more keys than what was read from it.
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
+import re
 import struct
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
@@ -22,6 +22,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DATE: Final = date(1970, 1, 1)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _SHOWN_CHARS: Final = 60
+_BEYOND_MICROSECONDS: Final = re.compile(r"[.,][0-9]{6}[0-9]*[1-9]")
 EXACT_REMEDY: Final = "send it as text, or give the field a decimal schema"
 # What fastavro can read back: a date of the years 1 to 9999, a time within one day.
 _DATES: Final = range((date.min - _EPOCH_DATE).days, (date.max - _EPOCH_DATE).days + 1)
@@ -155,7 +156,8 @@ def _string(value: Any) -> str:
 def _bytes(value: Any) -> bytes:
     try:
         return base64.b64decode(_string(value), validate=True)
-    except binascii.Error as error:
+    except ValueError as error:
+        # Of text beyond ASCII it is no `binascii.Error`.
         raise misfit(f"expected base64 text: {error}") from None
 
 
@@ -250,6 +252,7 @@ def _time(unit_us: int) -> Convert:
         if moment.tzinfo is not None:
             raise misfit(f"expected a time without offset, found {describe(value)}")
         seconds = (moment.hour * 60 + moment.minute) * 60 + moment.second
+        _refuse_finer(value)
         return _exactly((seconds * 1_000_000 + moment.microsecond), unit_us, value)
 
     return convert
@@ -277,7 +280,14 @@ def _since_epoch(value: Any, wanted: str, *, zoned: bool) -> int:
         raise misfit(f"expected a time {wanted}, found {describe(value)}: {error}") from None
     if (moment.tzinfo is not None) is not zoned:
         raise misfit(f"expected a time {wanted}, found {describe(value)}")
+    _refuse_finer(value)
     return ((moment if zoned else moment.replace(tzinfo=UTC)) - _EPOCH) // _MICROSECOND
+
+
+def _refuse_finer(text: str) -> None:
+    """Refuse digits beyond microseconds: Python reads over them."""
+    if _BEYOND_MICROSECONDS.search(text):
+        raise misfit(f"{text} is finer than a microsecond: no time of a schema has nanoseconds")
 
 
 def _exactly(microseconds: int, unit_us: int, value: Any) -> int:

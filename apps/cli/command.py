@@ -13,6 +13,7 @@ from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, table
 from apps.service_client import ServiceClient
 from kernel.errors import InvalidRequest
+from schemas import json_text
 
 _EXAMPLE = 'Write an object, in quotes: --data \'{"amount": "5.00"}\''
 Category = Annotated[str, typer.Argument(help="Category, as account")]
@@ -31,7 +32,7 @@ def command(
     name: Annotated[str, typer.Argument(metavar="COMMAND", help="The command, as deposit")],
     data: Annotated[str, typer.Option(help="JSON object: the data of the command")] = "{}",
     key: Annotated[
-        str | None, typer.Option(help="Any text: the command happens once for each key")
+        str | None, typer.Option(help="Printable ASCII: the command happens once for each key")
     ] = None,
     expect: Annotated[
         int | None, typer.Option(min=0, help="Only if the entity is at this version")
@@ -40,6 +41,11 @@ def command(
     as_json: JsonOption = False,
 ) -> None:
     """Send a command to an entity; print the events that it led to."""
+    if key is not None and not (key.isascii() and key.isprintable()):
+        raise InvalidRequest(
+            f"--key {key!r} is not printable ASCII",
+            remedy="It is sent as a header: 1 to 255 printable ASCII characters, as order-7.",
+        )
     headers = {
         name: value
         for name, value in (
@@ -104,9 +110,11 @@ def _explained(step: dict[str, Any]) -> str:
 
 def _object(text: str) -> dict[str, Any]:
     try:
-        data = orjson.loads(text)
+        data = json_text.parse(json_text.as_given(text))
     except orjson.JSONDecodeError as error:
         raise InvalidRequest(f"--data is not JSON: {error}", remedy=_EXAMPLE) from None
+    except InvalidRequest as error:
+        raise InvalidRequest(f"--data: {error.message}", remedy=error.remedy) from None
     if not isinstance(data, dict):
         raise InvalidRequest("--data: expected a JSON object", remedy=_EXAMPLE)
     return data

@@ -18,6 +18,7 @@ from apps.cli.output import cell, emit, folded, table
 from apps.service_client import ServiceClient, error_of
 from eventstore.names import category_of
 from kernel.errors import InvalidRequest
+from schemas import json_text
 
 _COLUMNS = ("position", "stream", "version", "type", "occurred_at", "data")
 _PAGE = 1_000
@@ -253,13 +254,15 @@ def _lines(source: BinaryIO, name: str) -> list[object]:
 
 def _json(text: str | bytes, place: str) -> object:
     try:
-        document: object = orjson.loads(text)
+        document: object = json_text.parse(json_text.as_given(text))
     except orjson.JSONDecodeError as error:
         if isinstance(text, bytes) and not _is_utf8(text):
             raise InvalidRequest(f"{place} is not UTF-8", remedy="Save it as UTF-8.") from None
         raise InvalidRequest(
             f"{place} is not JSON: {error}", remedy=f"Write an object, in quotes: {_EXAMPLE}"
         ) from None
+    except InvalidRequest as error:
+        raise InvalidRequest(f"{place}: {error.message}", remedy=error.remedy) from None
     return document
 
 

@@ -21,6 +21,7 @@ from apps.service_client import ServiceClient
 from eventstore.archiving import MAX_EVENTS, ArchiveReport
 from kernel import failpoints
 from kernel.errors import EXIT_PARTIAL, InvalidRequest
+from schemas import json_text
 
 Stream = Annotated[str, typer.Argument(help="category-id, as order-1042")]
 _NDJSON = "application/x-ndjson"
@@ -207,11 +208,15 @@ def _lines(source: BinaryIO, name: str, stream: str | None) -> Iterator[bytes]:
         if not line.strip():
             continue
         try:
-            document = orjson.loads(line)
+            document = json_text.parse(line)
         except orjson.JSONDecodeError as error:
             raise InvalidRequest(
                 f"{name} line {number}: not JSON: {error}",
                 remedy="One JSON object a line, as penstock stream export writes it.",
+            ) from None
+        except InvalidRequest as error:
+            raise InvalidRequest(
+                f"{name} line {number}: {error.message}", remedy=error.remedy
             ) from None
         if not isinstance(document, dict):
             raise InvalidRequest(
@@ -219,7 +224,7 @@ def _lines(source: BinaryIO, name: str, stream: str | None) -> Iterator[bytes]:
                 remedy="Write one event a line, as penstock stream export does.",
             )
         event = {key: document[key] for key in _CARRIED if key in document}
-        yield orjson.dumps({"stream": stream or document.get("stream"), **event}) + b"\n"
+        yield json_text.dump({"stream": stream or document.get("stream"), **event}) + b"\n"
 
 
 def _path(stream: str) -> str:
