@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
+from uuid import UUID
 
 import orjson
 from fastapi import APIRouter, Request, Response
@@ -104,15 +105,22 @@ async def _import(
 ) -> None:
     opened, at_once = runtime.opened, runtime.config.import_chunk_events
     chunk: list[Line] = []
+    ids: set[UUID] = set()
     size = 0
     async for number, text in lines:
         progress.at = number
         stream, category, event = imported_event(text, number, context)
+        if event.id in ids:
+            # An event that a file has twice is found by the store, once the first one is there.
+            await _commit(opened, chunk, progress)
+            chunk, ids, size = [], set(), 0
+            progress.at = number
         chunk.append(Line(number=number, stream=stream, category=category, event=event))
+        ids.add(event.id)
         size += len(text)
         if len(chunk) >= at_once or size >= _CHUNK_BYTES:
             await _commit(opened, chunk, progress)
-            chunk, size = [], 0
+            chunk, ids, size = [], set(), 0
     if chunk:
         await _commit(opened, chunk, progress)
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from eventstore.names import CATEGORY
 from kernel.errors import InvalidRequest
+from schemas import json_text
 from schemas.compatibility import Level
 from schemas.json_values import shown
 from schemas.registry import RegisteredSchema
@@ -110,7 +111,7 @@ def _checked(subject: str) -> str:
 
 def _text(schema: dict[str, object] | str, depth: int) -> str:
     if isinstance(schema, dict):
-        return orjson.dumps(schema).decode()
+        return json_text.dump(schema).decode()
     with contextlib.suppress(orjson.JSONDecodeError):  # What is no JSON is refused as no schema.
         check_depth(orjson.loads(schema), schema.encode(), depth)
     return schema

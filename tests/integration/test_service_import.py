@@ -81,6 +81,17 @@ def test_an_import_that_broke_is_sent_again(http: httpx.Client) -> None:
     assert [event["data"]["number"] for event in stored(http)] == list(range(1_500))
 
 
+def test_a_file_may_have_a_line_twice(http: httpx.Client) -> None:
+    """As whoever wrote it had to send again what came without an answer."""
+    lines = [line(number) for number in range(9)]
+    answer = send(http, iter([*lines[:4], *lines[2:], lines[0]]))
+    assert (answer.status_code, answer.json()["appended"], answer.json()["repeated"]) == (200, 9, 3)
+    assert [event["data"]["number"] for event in stored(http)] == list(range(9))
+    other = send(http, iter([line(20), line(20, data={"number": 9}), line(21)]))
+    assert (other.status_code, other.json()["type"], other.json()["line"]) == (409, "id-reused", 2)
+    assert other.json()["lines"] == 1
+
+
 @pytest.mark.parametrize(
     ("bad", "status", "kind"),
     [

@@ -275,7 +275,7 @@ _KINDS: Mapping[str, type[PenstockError]] = {
     for kind in (
         *(Refused, UnknownType, SchemaViolation, CommandRefused, Unauthorized, NotFound),
         *(StreamGone, Conflict, VersionConflict, ConditionFailed, IdReused, BeyondHead),
-        *(GroupDiffers, DeciderFailed, DeciderStopped),
+        *(StoreDiverged, GroupDiffers, DeciderFailed, DeciderStopped),
         *(Incompatible, Unavailable, Overloaded, OutcomeUnknown, StorageFull, ServiceFault),
     )
 }
