@@ -22,7 +22,7 @@ from kernel.positions import DeltaVersion, Epoch
 from lake.layout import SINGLE, Lake
 from lake.tables import Tables
 from pipeline.commit.manifest import Manifest
-from pipeline.commit.manifest_rows import COMMITTED, PROJECTION, Committed
+from pipeline.commit.manifest_rows import COMMITTED, PROJECTION, Committed, noted_at
 from pipeline.ddl.held_tables import Hold, held_by_name, hold_line, release_command
 from pipeline.position.progress import Progress
 from projections.run.catalog import DeployedCatalog
@@ -144,17 +144,18 @@ class EpochVersions:
     def _read_derived(self) -> dict[str, dict[int, int]]:
         catalog = DeployedCatalog(self._lake, self._tables)
         published = {f"projection/{name}": own for name, own in catalog.published().items()}
-        rows = self._read(["epoch", "name", "tables"], pc.field("kind") == PROJECTION)
+        rows = self._read(["epoch", "name", "tables", "at"], pc.field("kind") == PROJECTION)
         runs = []
         for row in rows.to_pylist():
             generation = _GENERATION.fullmatch(row["name"])
             number = int(generation["number"]) if generation else 0
             if generation and number not in published.get(generation["name"], [number]):
                 continue  # built beside the live one, or taken back
-            runs.append((number, row["epoch"], json.loads(row["tables"])))
+            runs.append((number, *noted_at(row), json.loads(row["tables"])))
         found: dict[str, dict[int, int]] = {}
-        # Of two generations at one epoch the later one is what readers see.
-        for _, epoch, tables in sorted(runs, key=lambda run: run[:2]):
+        # Of two generations at one epoch the later one is what readers see, of two notes of one
+        # generation too: the rows of an epoch change with those of a projection that it reads.
+        for _, epoch, _, tables in sorted(runs, key=lambda run: run[:3]):
             for name, (version, _) in tables.items():
                 found.setdefault(name, {})[epoch] = version
         return found

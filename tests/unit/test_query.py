@@ -13,8 +13,10 @@ from deltalake import DeltaTable
 from kernel.errors import InvalidRequest, NotFound, TooLarge
 from kernel.positions import Epoch
 from lake.layout import Lake
-from lake.table_columns import QUARANTINE
+from lake.table_columns import QUARANTINE, UTC_MICROS
+from lake.tables import TableAt
 from lake.writer import OP, UPSERT, Guard
+from pipeline.commit.manifest_rows import Projected, projected_row, rows_of
 from projections.serve.lake_tables import commits, list_tables, table_name, table_names
 from projections.serve.query import ask
 from replay.generations import live_app
@@ -142,6 +144,27 @@ def test_a_swap_is_seen_at_its_epoch_and_not_before(made: HandMade) -> None:
     rollback(made.site, "report")
     assert ask(made.lake, sql).rows.num_rows == 3
     assert ask(made.lake, sql, epoch=Epoch(3)).rows.num_rows == 3
+
+
+def test_p5_an_epoch_that_was_noted_again_is_read_as_its_last_note_says(made: HandMade) -> None:
+    """As where a projection that this one reads was swapped. The manifest has rows in no order."""
+    path, app = made.lake.path("projection/report"), live_app("report", 1)
+    before = DeltaTable(path).version()
+    after = made.writer.overwrite(path, words((9, "again"), epoch=3), Guard("again", Epoch(1)))
+    told = [
+        Projected(
+            epoch=Epoch(3),
+            name=app,
+            tables={"projection/report": TableAt(version=version, as_of_epoch=3)},
+        )
+        for version in (after, before)
+    ]
+    rows, now = rows_of(*map(projected_row, told)), datetime.now(UTC)
+    moments = pa.array([now + timedelta(minutes=1), now], UTC_MICROS)
+    rows = rows.set_column(rows.schema.get_field_index("at"), rows.schema.field("at"), moments)
+    made.writer.append(made.lake.epochs, rows, Guard("again", Epoch(1)))
+    answer = ask(made.lake, "SELECT word FROM report", epoch=Epoch(3))
+    assert answer.rows["word"].to_pylist() == ["again"]
 
 
 def test_hidden_columns_are_there(made: HandMade) -> None:
