@@ -18,7 +18,7 @@ from lake.savepoint_tables import KeptTable, kept_table
 from lake.savepoints import SavepointBook
 from lake.tables import Tables
 from pipeline.commit.manifest import Manifest
-from projections.run.catalog import PROJECTION, DeployedCatalog
+from projections.run.catalog import DROPPED, PROJECTION, DeployedCatalog
 from projections.run.notes import noted_by
 from projections.serve.pinned_epochs import versions_at
 from projections.serve.versions import UNVERSIONED, EpochVersions, not_kept
@@ -175,9 +175,11 @@ def _names(lake: Lake, epoch: Epoch | None) -> list[str]:
     if done is None:
         return []
     entries = DeployedCatalog(lake, tables).entries()
-    deployed = {f"projection/{e.name}" for e in entries if e.kind == PROJECTION}
+    there = (e for e in entries if e.kind == PROJECTION and e.status != DROPPED)
+    deployed = {f"projection/{each.name}" for each in there}
     derived = {name for run in manifest.projected().values() for name in run.tables}
-    # Generations that are built beside their tables are not what readers see.
+    # Generations that are built beside their tables are not what readers see. What was dropped
+    # takes no epoch in any more, and would draw all others back to its last one.
     derived = {name for name in derived if not name.startswith("projection/") or name in deployed}
     found = {*done.tables, *(n for n in derived if DeltaTable.is_deltatable(lake.path(n)))}
     return sorted(n for n in found if not n.startswith((*UNVERSIONED, FOLDER)))

@@ -23,6 +23,7 @@ from pipeline.commit.retention import forget_epochs
 from pipeline.current.tail import FoldPolicy
 from pipeline.installs.old_generations import remove_old_generations
 from pipeline.position.progress import Progress
+from projections.run.catalog import DROPPED
 from projections.serve.query import ask
 from projections.serve.savepoints import costs, create, drop
 from tests.property.test_query_at_epochs import forget
@@ -157,6 +158,13 @@ def test_all_tables_are_of_the_greatest_epoch_that_all_have(made: HandMade) -> N
         found(made, savepoint="partial")
     assert create(made.lake, "first", epoch=Epoch(1)).savepoint.epoch == 1
     assert found(made, savepoint="first") == [1, 1, 1, 1]
+
+
+def test_a_projection_that_was_dropped_draws_no_savepoint_back(made: HandMade) -> None:
+    made.deployed.set_status("report", DROPPED)
+    go_on(made, report=False)
+    taken = create(made.lake, "later")
+    assert (taken.savepoint.epoch, {*taken.tables}) == (3, {*TABLES} - {REPORT})
 
 
 def test_a_name_is_taken_once_and_repeating_changes_nothing(made: HandMade) -> None:
