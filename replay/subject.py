@@ -266,6 +266,8 @@ def _planned(decl: ProjectionDecl, deployment: Deployment, catalog: LakeCatalog)
         try:
             columns = plan(deployed[name], declared).columns
         except InvalidRequest as error:
+            if error.message == _refusal(deployed[name], as_it_is):
+                continue  # It stands still for another reason.
             raise Conflict(
                 f"{name} reads {decl.name}, and not with this query: {error.message}",
                 remedy=f"Give the new query what {name} needs, or {drop}",
@@ -278,6 +280,27 @@ def _planned(decl: ProjectionDecl, deployment: Deployment, catalog: LakeCatalog)
                 remedy=f"Convert them in the new query, as CAST(… AS INT), or {drop}",
             )
     return made
+
+
+def check_deployable(site: Site, name: str, text: str) -> None:
+    """Raise `Conflict` where a query is in the way of what is deployed, as it goes live.
+
+    Of another one's sink, or of projections that read this one: they may have been deployed since
+    its generation was built, and could not be compiled with it, or would have other types.
+    """
+    decl, deployment = declaration(name, text), site.deployed.deployment()
+    check_declared_sinks(decl, deployment)
+    readers = readers_of(name, deployment.declared.values())
+    if not readers or deployment.declared.get(name) == decl:
+        return
+    try:
+        subject_of(site, name, text)
+    except InvalidRequest as error:
+        raise Conflict(
+            f"{', '.join(readers)} read {name}, whose query cannot go live: {error.message}",
+            remedy=f"Drop what reads it first: penstock projection drop {readers[0]} --yes; or "
+            f"build another query: penstock replay apply {name} --sql FILE",
+        ) from error
 
 
 def check_declared_sinks(decl: ProjectionDecl, deployment: Deployment) -> None:
@@ -293,6 +316,15 @@ def _columns(decl: ProjectionDecl, declared: DeclaredCatalog) -> tuple[Column, .
         return plan(decl, declared).columns
     except InvalidRequest:
         return ()
+
+
+def _refusal(decl: ProjectionDecl, declared: DeclaredCatalog) -> str | None:
+    """Return why a deployed projection does not compile any more; None where it does."""
+    try:
+        plan(decl, declared)
+    except InvalidRequest as error:
+        return error.message
+    return None
 
 
 def _retyped(before: tuple[Column, ...], after: tuple[Column, ...]) -> list[str]:

@@ -44,8 +44,7 @@ from replay.generations import (
 from replay.subject import (
     Site,
     anything_new,
-    check_declared_sinks,
-    declaration,
+    check_deployable,
     entry_of,
     noted_epoch,
     subject_of,
@@ -78,15 +77,16 @@ def swap(site: Site, name: str, catch_up: CatchUp, *, generation: int | None = N
 
     `catch_up` is called while the live generation is ahead: the table never steps back in time.
     Raises `Conflict` when another generation went live since the build, or the live one keeps
-    moving faster than the new one follows, and `Cancelled` when somebody cancelled it meanwhile.
+    moving faster than the new one follows, where its query does not go with what was deployed
+    meanwhile, and `Cancelled` when somebody cancelled it meanwhile.
     """
     book = ReplayBook(site.lake, site.tables)
     # One that is swapping was left so by a crash, or is being swapped by somebody else.
     replay = book.newest(name, *READY, State.SWAPPING, generation=generation)
     replay = _with_options(site, replay)
     if replay.state is not State.SWAPPING:
-        # Something may have been deployed since the build that makes a circle with its query.
-        check_declared_sinks(declaration(name, replay.text), site.deployed.deployment())
+        # Something may have been deployed since the build that does not go with its query.
+        check_deployable(site, name, replay.text)
     replay = _published(site, book, replay, catch_up)
     failpoints.hit(failpoints.REPLAY_AFTER_SWAP)
     # Whoever slept here may find that another process finished the swap, and took it back.
@@ -123,7 +123,8 @@ def rollback(site: Site, name: str) -> Swapped:
 
     The live runner then brings it up from its own epoch. Raises `NotFound` when nothing was
     swapped or the table of that moment is not kept any more, `Conflict` when the live generation
-    keeps committing, and where the sink that comes back would get in another one's way.
+    keeps committing, and where the query that comes back does not go with what was deployed since:
+    with a sink of another one, or with projections that read this one.
     """
     book = ReplayBook(site.lake, site.tables)
     replay = book.newest(name, State.SWAPPED)
@@ -294,9 +295,9 @@ def _restored(site: Site, replay: Replay) -> Epoch:
         stable = DeltaTable(path)
         if stable.transaction_version(new) == CLOSED:
             return Epoch(stable.transaction_version(old) or 0)
-        # The query of before comes back with its sink, which another projection may have since.
-        former = declaration(replay.name, replay.base_text)
-        check_declared_sinks(former, site.deployed.deployment())
+        # The query of before comes back with its sink, which another projection may have since,
+        # and without columns that another one may read since.
+        check_deployable(site, replay.name, replay.base_text)
         before = _before(stable, path, replay)
         epoch = Epoch(before.transaction_version(old) or 0)
         try:
