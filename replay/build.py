@@ -23,6 +23,7 @@ from kernel.errors import (
     Conflict,
     ContractViolation,
     InvalidRequest,
+    NotFound,
     PenstockError,
     Unavailable,
     first_line,
@@ -291,8 +292,11 @@ class Builder:
             ended_us=None if begun is None else begun.ended_us,
         )
 
-    def _age_s(self, epoch: Epoch) -> float:
-        return (datetime.now(UTC) - self._site.manifest.at(epoch).at).total_seconds()
+    def _age_s(self, epoch: Epoch) -> float | None:
+        try:
+            return (datetime.now(UTC) - self._site.manifest.at(epoch).at).total_seconds()
+        except NotFound:
+            return None  # Retention took the epoch while the build rested.
 
     def _cancelled(self, replay: Replay) -> Conflict:
         remove_files(self._site, replay)

@@ -22,14 +22,17 @@ Report = Callable[[BuildProgress], None]
 
 @dataclass(slots=True, kw_only=True)
 class Course:
-    """Counts slices and keeps the book informed. `age_s`: of the newest input, at the start."""
+    """Counts slices and keeps the book informed.
+
+    `age_s`: of the newest input, at the start; None where nobody knows any more.
+    """
 
     book: ReplayBook
     replay: Replay
     build: SlicedBuild
     report: Report
     every_s: float
-    age_s: float
+    age_s: float | None
     pausing: bool = False
     lost: bool = False
     _started: float = field(default_factory=time.monotonic)
@@ -162,7 +165,7 @@ class Course:
             rate=(done - self._rows_before) / max(elapsed, 0.001),
             eta_s=self._time_left(),
             behind_rows=build.rows - done + build.later,
-            behind_s=self.age_s + elapsed,
+            behind_s=None if self.age_s is None else self.age_s + elapsed,
         )
 
     def _time_left(self) -> tuple[float, float] | None:

@@ -21,7 +21,8 @@ class BuildProgress:
 
     `eta_s`: seconds left, at least and at most; None before the first slice is done.
     `behind_rows`: input rows that there are and the generation has not yet, those after its epoch
-    included. `behind_s`: age of the newest input that it will have.
+    included. `behind_s`: age of the newest input that it will have; None where the manifest has
+    forgotten when that was.
     """
 
     rows: int
@@ -31,7 +32,7 @@ class BuildProgress:
     rate: float
     eta_s: tuple[float, float] | None
     behind_rows: int
-    behind_s: float
+    behind_s: float | None
 
     @property
     def line(self) -> str:
@@ -43,7 +44,8 @@ class BuildProgress:
             told.append(f"{self.eta_s[0]:.0f} to {self.eta_s[1]:.0f} s left")
         elif self.slices > 1:
             told.append("time left: known after the first slice")
-        told.append(f"{self.behind_rows:,} rows and {self.behind_s:.0f} s behind its input")
+        age = "" if self.behind_s is None else f" and {self.behind_s:.0f} s"
+        told.append(f"{self.behind_rows:,} rows{age} behind its input")
         return ", ".join(told)
 
 

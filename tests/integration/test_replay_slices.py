@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -12,8 +12,10 @@ from pyspark.sql import SparkSession
 
 from kernel import failpoints
 from kernel.errors import Conflict, ContractViolation, NotFound
+from kernel.positions import Epoch
 from lake.layout import Lake
 from lake.tables import Tables
+from pipeline.commit.retention import forget_epochs
 from replay.book import Replay, ReplayBook, State
 from replay.build import Builder
 from replay.cancel import cancel
@@ -147,6 +149,28 @@ def test_a_build_pauses_after_its_slice_and_is_resumed(small: SmallLake) -> None
     assert verify(small.site, "latest").equal
     with pytest.raises(NotFound):
         builder(small).resume("latest")
+
+
+def test_p11_a_build_goes_on_after_the_manifest_has_forgotten_its_epoch(small: SmallLake) -> None:
+    fill(small, "latest")
+    live = small.rows("projection/latest")
+    failpoints.arm(failpoints.REPLAY_AFTER_SLICE)
+    with pytest.raises(failpoints.Crash):
+        builder(small).build("latest", slices=2)
+    more(small, 3)
+    small.run("latest")
+    week = timedelta(days=7)
+    forget_epochs(small.lake, retention=week, now=datetime.now(UTC) + 2 * week)
+    with pytest.raises(NotFound, match="epoch 2 is not committed"):
+        small.manifest.at(Epoch(2))
+    seen: list[BuildProgress] = []
+    made = builder(small, seen.append)
+    assert made.build("latest").epoch == 2
+    assert {progress.behind_s for progress in seen} == {None}
+    assert small.rows(generation_name("latest", 2)) == live
+    live = small.rows("projection/latest")
+    swap(small.site, "latest", lambda replay: made.catch_up(replay, made.head()))
+    assert small.rows("projection/latest") == live
 
 
 @pytest.mark.matrix

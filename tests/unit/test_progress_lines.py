@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from stack import progress
 from stack.lock import read_lock
 
 
-def replayed(*, slice_: int, rate: float, eta_s: tuple[float, float] | None) -> str:
+def replayed(*, slice_: int, rate: float, eta_s: tuple[float, float] | None) -> BuildProgress:
     return BuildProgress(
         rows=1_200,
         done=300,
@@ -21,11 +22,11 @@ def replayed(*, slice_: int, rate: float, eta_s: tuple[float, float] | None) -> 
         eta_s=eta_s,
         behind_rows=900,
         behind_s=12.0,
-    ).line
+    )
 
 
 def test_before_the_first_slice_nothing_is_said_of_the_time_left() -> None:
-    line = replayed(slice_=0, rate=0.0, eta_s=None)
+    line = replayed(slice_=0, rate=0.0, eta_s=None).line
     assert line == (
         "300 of 1,200 rows, slice 0 of 4, time left: known after the first slice, "
         "900 rows and 12 s behind its input"
@@ -33,8 +34,10 @@ def test_before_the_first_slice_nothing_is_said_of_the_time_left() -> None:
 
 
 def test_afterwards_rate_and_time_left_are_told() -> None:
-    line = replayed(slice_=1, rate=250.0, eta_s=(3.0, 9.0))
-    assert "slice 1 of 4, 250 rows/s, 3 to 9 s left, " in line
+    told = replayed(slice_=1, rate=250.0, eta_s=(3.0, 9.0))
+    assert "slice 1 of 4, 250 rows/s, 3 to 9 s left, " in told.line
+    unknown = replace(told, behind_s=None)
+    assert unknown.line.endswith(", 900 rows behind its input")
 
 
 def test_a_download_is_told_when_something_has_come(
