@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions
 
 from kernel import failpoints
+from kernel.errors import TooLarge
 from kernel.positions import Epoch
 from lake.collecting import FEW_ROWS, RESULT, collected
 from lake.datasets import schema_of
@@ -86,13 +87,12 @@ class SliceWriter:
             return
         frame = self._frame(whole, whole.slicing.condition(number))
         stamped = frame.withColumn(EPOCH, functions.lit(int(whole.up_to)).cast("bigint"))
-        if whole.input_bytes <= self._bounded_bytes * whole.slicing.slices:
-            rows = _nullable(collected(stamped, RESULT))
-            failpoints.hit(failpoints.REPLAY_BEFORE_SLICE)
-            self._arrow.append(whole.target.path, rows, guard)
-        else:
-            failpoints.hit(failpoints.REPLAY_BEFORE_SLICE)
+        rows = self._collected(whole, stamped)
+        failpoints.hit(failpoints.REPLAY_BEFORE_SLICE)
+        if rows is None:
             self._spark.append(whole.target.path, stamped, guard)
+        else:
+            self._arrow.append(whole.target.path, rows, guard)
         failpoints.hit(failpoints.REPLAY_AFTER_SLICE)
 
     def finish(self, whole: Whole, *, resumed: bool) -> None:
@@ -150,6 +150,16 @@ class SliceWriter:
         if not found or not self._fails(whole, condition):
             return None
         return ", ".join(f"{name} = {value}" for name, value in found[0].items())
+
+    def _collected(self, whole: Whole, frame: DataFrame) -> pa.Table | None:
+        """Return the rows of a slice; None where the executors are to write them."""
+        if whole.input_bytes > self._bounded_bytes * whole.slicing.slices:
+            return None
+        try:
+            return _nullable(collected(frame, RESULT))
+        except TooLarge:
+            # Files of long texts that repeat take a small part of what their rows do.
+            return None
 
     def _frame(self, whole: Whole, condition: str) -> DataFrame:
         frame = self._projector.whole(whole.plan, whole.target, whole.catalog, whole.up_to)

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from kernel import failpoints
 from kernel.errors import Conflict, ContractViolation, NotFound
 from kernel.positions import Epoch
+from lake.collecting import Limit
 from lake.layout import Lake
 from lake.tables import Tables
 from pipeline.commit.retention import forget_epochs
@@ -105,6 +106,20 @@ def test_slices_that_executors_write_are_the_same(small: SmallLake, name: str) -
     fill(small, name)
     builder(small, bounded_bytes=0).build(name, slices=3)
     assert verify(small.site, name).equal
+
+
+def test_a_slice_whose_rows_are_too_many_for_the_driver_is_written_by_executors(
+    small: SmallLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files are small, so that nothing tells before. Another slice came as usual."""
+    fill(small, "latest")
+    failpoints.arm(failpoints.REPLAY_AFTER_SLICE)
+    with pytest.raises(failpoints.Crash):
+        builder(small).build("latest", slices=2)
+    few = Limit(what="rows of a test", most_bytes=1)
+    monkeypatch.setattr("replay.slice_writer.RESULT", few)
+    assert builder(small).build("latest").state is State.BUILT
+    assert verify(small.site, "latest").equal
 
 
 @pytest.mark.parametrize(
