@@ -5,6 +5,7 @@ What a savepoint keeps of its tables is in Arrow's own form: `lake.savepoints` r
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,8 +21,9 @@ from lake.rows import SmallTables
 NAME = "savepoints"
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _STATES = """
-SELECT entry, id, name, state, epoch, expires_at, at FROM rows WHERE "table" IS NULL ORDER BY entry
+SELECT * EXCEPT ("columns", "files") FROM rows WHERE "table" IS NULL ORDER BY entry
 """
+"""Not by their names: tables of earlier versions lack some columns."""
 
 
 class SavepointState(StrEnum):
@@ -39,7 +41,11 @@ HOLDING = (SavepointState.TAKING, SavepointState.KEPT)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Savepoint:
-    """A savepoint's newest row. `expires_at` None: it is kept until it is dropped."""
+    """A savepoint's newest row. `expires_at` None: it is kept until it is dropped.
+
+    `heads`: store -> its last position as of the epoch, which the manifest forgets; None where an
+    earlier version took the savepoint.
+    """
 
     id: str
     name: str
@@ -47,6 +53,7 @@ class Savepoint:
     epoch: Epoch
     expires_at: datetime | None
     at: datetime
+    heads: Mapping[str, int] | None = None
 
 
 def refuse_name(name: str) -> None:
@@ -77,6 +84,7 @@ def kept_as(lake: Lake, name: str) -> Savepoint:
 
 
 def _savepoint(row: Mapping[str, Any], before: Savepoint | None) -> Savepoint:
+    heads = row.get("heads")
     return Savepoint(
         id=row["id"],
         name=row["name"],
@@ -84,4 +92,5 @@ def _savepoint(row: Mapping[str, Any], before: Savepoint | None) -> Savepoint:
         epoch=Epoch(row["epoch"]),
         expires_at=row["expires_at"],
         at=row["at"] if before is None else before.at,
+        heads=None if heads is None else json.loads(heads),
     )

@@ -14,6 +14,7 @@ alive, and that no table's log remembers, are removed before it is GONE.
 
 from __future__ import annotations
 
+import json
 import logging
 import uuid
 from collections import defaultdict
@@ -57,11 +58,13 @@ SCHEMA = pa.schema(
         ("columns", pa.binary()),
         ("files", pa.binary()),
         ("noted", pa.string()),
+        ("heads", pa.string()),
     ]
 )
 """`table` and the columns after it are null in rows that tell a state, and set in rows that tell a
 table. `columns` is a schema and `files` a stream, both in Arrow's IPC format. `noted` came later:
-tables without it tell nothing of what made their rows."""
+tables without it tell nothing of what made their rows. So did `heads`, JSON of the stores' last
+positions as of the epoch."""
 _APP_ID = "savepoints"
 log = logging.getLogger("penstock.upkeep")
 
@@ -116,8 +119,9 @@ class SavepointBook:
         tables: Sequence[KeptTable],
         *,
         expires_at: datetime | None = None,
+        heads: Mapping[str, int] | None = None,
     ) -> Savepoint:
-        """Keep tables under a name. All of them must be of one epoch.
+        """Keep tables under a name. All of them must be of one epoch, and so must `heads`.
 
         Raises `Conflict` where the name is taken, `NotFound` where a file is gone already.
         """
@@ -128,6 +132,7 @@ class SavepointBook:
             epoch=epoch,
             expires_at=expires_at,
             at=datetime.now(UTC),
+            heads=heads,
         )
 
         def rows(entry: int) -> list[dict[str, object]]:
@@ -294,6 +299,7 @@ def _row(savepoint: Savepoint, entry: int) -> dict[str, object]:
         "epoch": savepoint.epoch,
         "expires_at": savepoint.expires_at,
         "at": savepoint.at,
+        "heads": None if savepoint.heads is None else json.dumps(dict(savepoint.heads)),
     }
 
 

@@ -203,7 +203,17 @@ def _kept_head(name: str, log: LakeEvents, lake: Lake) -> int:
     from lake.tables import Tables
     from pipeline.commit.manifest import Manifest
 
-    heads = Manifest(lake, Tables()).at(kept_as(lake, name).epoch).heads
+    kept = kept_as(lake, name)
+    heads = kept.heads
+    if heads is None:
+        try:
+            heads = Manifest(lake, Tables()).at(kept.epoch).heads
+        except NotFound as error:
+            raise NotFound(
+                f"the savepoint {name} was taken by a version that did not keep positions, and "
+                f"epoch {kept.epoch}, which has them, is not kept any more (lake.retention_days)",
+                remedy="Give a position or a time in place of the savepoint.",
+            ) from error
     found = log.last_of(heads)
     if found is None:
         raise NotFound(

@@ -118,7 +118,7 @@ def drop_(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = F
 
 def _document(found: Savepoint) -> dict[str, object]:
     document = asdict(found)
-    del document["state"]
+    del document["state"], document["heads"]
     return document
 
 

@@ -71,7 +71,8 @@ def create(
     if known is not None:
         return _known(lake, book, known, epoch=epoch, at=at, without=without)
     chosen, tables = _tables_at(lake, epoch, at, without)
-    kept = book.take(name, chosen, tables, expires_at=expires_at)
+    heads = Manifest(lake, Tables()).at(chosen).heads
+    kept = book.take(name, chosen, tables, expires_at=expires_at, heads=heads)
     return TakenSavepoint(savepoint=kept, tables=tuple(table.name for table in tables), made=True)
 
 

@@ -8,13 +8,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from kernel.errors import Conflict, InvalidRequest, NotFound
 from kernel.positions import Epoch
 from lake.attempt_files import remove_left
 from lake.layout import Lake
-from lake.savepoint_states import SavepointState
+from lake.savepoint_states import SavepointState, kept_as
 from lake.savepoint_tables import KeptTable, kept_table
 from lake.savepoints import UNFINISHED_AFTER, SavepointBook
 from lake.tables import TableAt, Tables
@@ -122,6 +122,27 @@ def test_p5_a_savepoint_is_read_whole_after_retention_and_shortened_logs(made: H
     with pytest.raises(NotFound, match="no savepoint before is kept"):
         found(made, savepoint="before")
     assert found(made) == AT_4
+
+
+def test_a_savepoint_has_the_positions_of_its_epoch_after_the_manifest_forgot_it(
+    made: HandMade,
+) -> None:
+    """Also beside one that an earlier version took, in a table without the column."""
+    made.epoch(head=7)
+    create(made.lake, "before", epoch=Epoch(2))
+    later = create(made.lake, "later", epoch=Epoch(3), without=[TYPED, REPORT]).savepoint
+    pass_retention(made)
+    with pytest.raises(NotFound):
+        made.manifest.at(Epoch(3))
+    assert later.heads == kept_as(made.lake, "later").heads == {"store": 7}
+    assert kept_as(made.lake, "before").heads == {"store": 0}
+    found = Tables().read(made.lake.path("savepoints"))
+    assert found is not None
+    older = Lake.at(Path(made.lake.root).parent / "older")
+    write_deltalake(older.path("savepoints"), found.drop_columns(["heads", "noted"]))
+    assert kept_as(older, "later").heads is None
+    newest = SavepointBook(older, Tables()).take("newest", Epoch(3), [], heads={"store": 8})
+    assert [kept_as(older, name).heads for name in ("later", "newest")] == [None, newest.heads]
 
 
 def test_a_new_savepoint_costs_nothing_and_two_share_their_files(made: HandMade) -> None:

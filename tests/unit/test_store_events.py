@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
@@ -19,8 +18,10 @@ from eventstore.archive import Archived
 from eventstore.recovery.events import COLUMNS, LakeEvents, refuse_gaps
 from eventstore.recovery.stored_events import StoredEvents
 from kernel.errors import Incompatible, InvalidRequest, NotFound
+from kernel.positions import Epoch
 from lake.layout import Lake, events_log
-from pipeline.commit.manifest import Manifest
+from lake.savepoints import SavepointBook
+from lake.tables import Tables
 from schemas.records import RecordedEvent
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -64,22 +65,26 @@ def test_a_log_that_goes_on_behind_those_that_were_named_is_asked_for(lake: Lake
     assert LakeEvents(lake, [OLD, NEW, third]).contents.head == 122
 
 
-def test_what_a_savepoint_has_of_a_store_is_found_under_the_ids_of_its_day(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_savepoint_has_of_a_store_is_found_under_the_ids_of_its_day(lake: Lake) -> None:
+    """Without the manifest, which forgets the epoch."""
     log = LakeEvents(lake, [OLD, NEW])
     asked = EventRange(since="day", until=None, categories=(), streams=())
+    book = SavepointBook(lake, Tables())
 
-    def behind(heads: dict[str, int]) -> int:
-        monkeypatch.setattr(Manifest, "at", lambda *_: SimpleNamespace(heads=heads))
-        monkeypatch.setattr("lake.savepoint_states.kept_as", lambda *_: SimpleNamespace(epoch=1))
-        return selection_of(asked, log, lake, but_ending=None).after
+    def behind(heads: dict[str, int] | None) -> int:
+        kept = book.take("day", Epoch(1), [], heads=heads)
+        try:
+            return selection_of(asked, log, lake, but_ending=None).after
+        finally:
+            book.drop(kept)
 
     assert behind({NEW: 110, OLD: 100}) == 110
     assert behind({OLD: 40}) == 40
     assert behind({OLD: 95}) == 90, "91 to 95 were lost; those of the new id came since"
     with pytest.raises(NotFound, match="savepoint day knows no position of this store"):
         behind({str(UUID(int=12)): 7})
+    with pytest.raises(NotFound, match="did not keep positions, and epoch 1, .* is not kept any"):
+        behind(None)
 
 
 class Archiving(StoredEvents):
