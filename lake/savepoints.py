@@ -190,7 +190,7 @@ class SavepointBook:
         for savepoint in self.all():
             # One whose taker stood still may be kept by now.
             with suppress(Conflict):
-                if _is_due(savepoint, now):
+                if is_due(savepoint, now):
                     self.drop(savepoint)
                     dropped.append(savepoint.name)
         return dropped
@@ -278,7 +278,8 @@ class SavepointBook:
         return removed
 
 
-def _is_due(savepoint: Savepoint, now: datetime) -> bool:
+def is_due(savepoint: Savepoint, now: datetime) -> bool:
+    """Say whether a savepoint has expired, was left by a crash, or was not dropped to the end."""
     match savepoint.state:
         case SavepointState.TAKING:
             return savepoint.at < now - UNFINISHED_AFTER

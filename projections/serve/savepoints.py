@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
@@ -15,13 +15,16 @@ from lake.layers import FOLDER
 from lake.layout import Lake
 from lake.savepoint_states import Savepoint, SavepointState, refuse_name
 from lake.savepoint_tables import KeptTable, kept_table
-from lake.savepoints import SavepointBook
+from lake.savepoints import SavepointBook, is_due
 from lake.tables import Tables
 from pipeline.commit.manifest import Manifest
 from projections.run.catalog import DROPPED, PROJECTION, DeployedCatalog
 from projections.run.notes import noted_by
 from projections.serve.pinned_epochs import versions_at
 from projections.serve.versions import UNVERSIONED, EpochVersions, not_kept
+
+_ALIKE = timedelta(minutes=5)
+"""The same command given again asks for the same span, but for how long it took to come here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,18 +62,24 @@ def create(
     """Keep all tables as of one epoch: the given one, or the greatest that all of them have.
 
     `without`: tables that are left out, as one that is behind. Called again with the name of a
-    savepoint that is there it returns that one, unless it was asked for another epoch or other
-    tables. Raises `InvalidRequest` for a name, `NotFound` naming the table that does not have the
-    epoch, `Conflict`.
+    savepoint that is there it returns that one, unless it was asked for another epoch, other tables
+    or another time to keep it; one that has expired makes room for the new one. Raises
+    `InvalidRequest` for a name, `NotFound` naming the table that does not have the epoch,
+    `Conflict`.
     """
     refuse_name(name)
     if epoch is not None and at is not None:
         raise InvalidRequest("--epoch and --at exclude each other", remedy="Give one of them.")
     book = SavepointBook(lake, Tables())
     known = next((s for s in book.all() if s.name == name and s.state is SavepointState.KEPT), None)
-    if known is not None:
+    if known is not None and not is_due(known, datetime.now(UTC)):
+        if not _is_kept_as_long(known, expires_at):
+            raise _taken(known)
         return _known(lake, book, known, epoch=epoch, at=at, without=without)
     chosen, tables = _tables_at(lake, epoch, at, without)
+    if known is not None:
+        # It has expired: upkeep would drop it within the hour, whatever was told of it here.
+        book.drop(known)
     heads = Manifest(lake, Tables()).at(chosen).heads
     kept = book.take(name, chosen, tables, expires_at=expires_at, heads=heads)
     return TakenSavepoint(savepoint=kept, tables=tuple(table.name for table in tables), made=True)
@@ -123,8 +132,21 @@ def _known(
     asked = epoch if at is None else EpochVersions(lake, Tables()).newest(at=at)
     if ((epoch is None and at is None) or asked == known.epoch) and not {*without} & {*tables}:
         return TakenSavepoint(savepoint=known, tables=tables, made=False)
-    raise Conflict(
-        f"there is a savepoint {known.name} already, of epoch {known.epoch}",
+    raise _taken(known)
+
+
+def _is_kept_as_long(known: Savepoint, expires_at: datetime | None) -> bool:
+    """Say whether a savepoint is kept for as long as it is asked for, from when it was taken."""
+    if expires_at is None or known.expires_at is None:
+        return expires_at is known.expires_at
+    asked, kept = expires_at - datetime.now(UTC), known.expires_at - known.at
+    return abs(asked - kept) < _ALIKE
+
+
+def _taken(known: Savepoint) -> Conflict:
+    ends = "" if known.expires_at is None else f", kept until {known.expires_at.isoformat()}"
+    return Conflict(
+        f"there is a savepoint {known.name} already, of epoch {known.epoch}{ends}",
         remedy=f"Take another name, or: penstock savepoint drop {known.name}",
     )
 

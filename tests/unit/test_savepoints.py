@@ -203,6 +203,29 @@ def test_a_name_is_taken_once_and_repeating_changes_nothing(made: HandMade) -> N
     assert create(made.lake, "before").savepoint.epoch == 3
 
 
+def test_a_name_whose_savepoint_has_expired_is_free(made: HandMade) -> None:
+    """Upkeep has not been there yet."""
+    now = datetime.now(UTC)
+    first = create(made.lake, "daily", expires_at=now - timedelta(seconds=1)).savepoint
+    go_on(made)
+    taken = create(made.lake, "daily", expires_at=now + timedelta(days=1))
+    assert (taken.made, taken.savepoint.epoch) == (True, 3)
+    assert [cost.savepoint.id for cost in costs(made.lake)] == [taken.savepoint.id]
+    assert taken.savepoint.id != first.id
+
+
+def test_a_savepoint_is_not_taken_for_one_that_is_kept_for_another_time(made: HandMade) -> None:
+    def asked(days: int | None) -> datetime | None:
+        return None if days is None else datetime.now(UTC) + timedelta(days=days)
+
+    for name, days, others in (("short", 1, (30, None)), ("ever", None, (1,))):
+        assert create(made.lake, name, expires_at=asked(days)).made
+        assert not create(made.lake, name, expires_at=asked(days)).made
+        for other in others:
+            with pytest.raises(Conflict, match=f"there is a savepoint {name} already, of epoch 2"):
+                create(made.lake, name, expires_at=asked(other))
+
+
 @pytest.mark.parametrize("name", ["", "Before", "1st", "a b", "a" * 64, "a/b", "a'b"])
 def test_a_name_that_no_savepoint_can_have_is_refused(lake: Lake, name: str) -> None:
     with pytest.raises(InvalidRequest, match="is no name of a savepoint"):
