@@ -12,10 +12,11 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, DeltaError
 
 from kernel.positions import Epoch
 from lake import storage
+from lake.guarded_commits import mark_of
 from lake.layout import Lake
 from lake.tables import Tables
 from pipeline.commit.manifest import Manifest
@@ -27,9 +28,28 @@ _YOUNG = timedelta(hours=1)
 
 
 def derived_names(lake: Lake) -> set[str]:
-    """Name the derived tables that the manifest knows. Reads it anew, with handles of its own."""
-    runs = Manifest(lake, Tables()).projected().values()
-    return {name for run in runs for name in run.tables} | corrections_of(lake)
+    """Name the derived tables that the manifest knows. Reads it anew, with handles of its own.
+
+    Without generations that were swapped in: their files are those of the table above.
+    """
+    tables = Tables()
+    runs = Manifest(lake, tables).projected().values()
+    names = {name for run in runs for name in run.tables}
+    return {name for name in names if not _swapped_in(lake, tables, name)} | corrections_of(lake)
+
+
+def _swapped_in(lake: Lake, tables: Tables, name: str) -> bool:
+    """Say whether a generation has become the table that it lies beneath.
+
+    Whoever brings it forward after that, as an operator who swaps it at the same moment, takes out
+    of its own log files that the table has.
+    """
+    above, beneath, generation = name.partition("/_gen/")
+    try:
+        table = tables.open(lake.path(above)) if beneath else None
+    except (DeltaError, OSError):
+        return True  # Nobody knows: files of it stay.
+    return table is not None and mark_of(table, f"{above}/g{generation}") is not None
 
 
 def corrections_of(lake: Lake) -> set[str]:

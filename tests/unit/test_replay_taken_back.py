@@ -7,12 +7,15 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from kernel.errors import Conflict, NotFound
 from kernel.positions import CLOSED, Epoch
 from lake.layout import Lake
 from lake.savepoints import SavepointBook
-from lake.tables import Tables
+from lake.tables import TableAt, Tables
+from lake.upkeep.compaction import vacuum
+from pipeline.commit.retention import derived_names
 from projections.run.notes import noted_by
 from projections.serve.pinned_epochs import pinned_at
 from projections.serve.savepoints import create
@@ -21,7 +24,7 @@ from replay import cancel as cancelling
 from replay.book import ReplayBook, State
 from replay.cancel import cancel, remove_abandoned
 from replay.deployment import apply
-from replay.generations import generation_name, live_app
+from replay.generations import build_app, generation_name, live_app
 from replay.planning import plan_replay, refuse_changed
 from replay.subject import entry_of
 from replay.swap import rollback, swap
@@ -60,6 +63,27 @@ def test_each_rollback_goes_one_generation_back(report: SwappedReport) -> None:
         rollback(report.site, NAME)
     report.epochs(live=True)
     assert words_of(report) == {"of 1"}
+
+
+def test_files_that_are_the_tables_are_not_removed_as_old_ones_of_their_generation(
+    report: SwappedReport,
+) -> None:
+    """Of two operators who swap it, one brings it forward after the other one's commit."""
+    report.build()
+    (built,) = ReplayBook(report.lake, Tables()).of(NAME)
+    place = generation_name(NAME, 2)
+    report.made.note(build_app(NAME, 2), {place: 0}, 1)
+    assert place in derived_names(report.lake)
+    swap(report.site, NAME, report.catch_up)
+    report.epochs(live=False)
+    report._write(built.now(State.BUILT, epoch=Epoch(report.head)))
+    for name in derived_names(report.lake) & {place}:
+        version = DeltaTable(report.lake.path(name)).version()
+        at = {name: TableAt(version=version, as_of_epoch=report.head)}
+        vacuum(report.lake, Tables(), at, retention=timedelta(0))
+    assert words_of(report) == {"of 2"}
+    rollback(report.site, NAME)
+    assert place not in derived_names(report.lake)
 
 
 def test_an_epoch_stays_what_its_readers_had_whoever_goes_live_later(
