@@ -99,7 +99,8 @@ SELECT jsonb_build_object(
  WHERE c.oid = relid
 $function$;
 
--- Writes one table's message. Somebody else's DDL never fails because of us.
+-- Writes one table's message, as UTF-8 in a database of any encoding: content is sent as it is.
+-- Somebody else's DDL never fails because of us.
 CREATE OR REPLACE FUNCTION penstock.tell_table_v1(
     relid oid, kind text, tag text, renamed int DEFAULT 0, type_kind text DEFAULT NULL
 ) RETURNS void
@@ -129,11 +130,11 @@ BEGIN
             IF one THEN filled := filled || to_jsonb(leaf.relid::oid::bigint); END IF;
         END LOOP;
     END IF;
-    PERFORM pg_logical_emit_message(true, 'penstock.ddl', (
+    PERFORM pg_logical_emit_message(true, 'penstock.ddl', convert_to((
         penstock.table_v1(relid) || jsonb_build_object(
             'version', 1, 'kind', kind, 'tag', tag, 'renamed', renamed, 'rewritten', reason,
             'using', asked ~* '\musing\M' OR asked !~* 'alter',
-            'type_kind', type_kind, 'filled', filled))::text);
+            'type_kind', type_kind, 'filled', filled))::text, 'UTF8'));
 EXCEPTION WHEN OTHERS THEN
     RAISE WARNING 'penstock was not told of this change: %', SQLERRM;
 END
@@ -196,9 +197,9 @@ BEGIN
         SELECT objid, schema_name, object_name FROM pg_event_trigger_dropped_objects()
          WHERE object_type = 'table' AND NOT is_temporary
     LOOP
-        PERFORM pg_logical_emit_message(true, 'penstock.ddl', jsonb_build_object(
+        PERFORM pg_logical_emit_message(true, 'penstock.ddl', convert_to(jsonb_build_object(
             'version', 1, 'kind', 'drop', 'tag', tg_tag, 'oid', gone.objid::bigint,
-            'schema', gone.schema_name, 'table', gone.object_name)::text);
+            'schema', gone.schema_name, 'table', gone.object_name)::text, 'UTF8'));
     END LOOP;
 EXCEPTION WHEN OTHERS THEN
     RAISE WARNING 'penstock was not told of this change: %', SQLERRM;

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import psycopg
@@ -13,6 +15,7 @@ from cdc import ddl
 from cdc.columns import columns_of
 from cdc.database import Connection, connected
 from schemas.schema_change import MESSAGE_PREFIX, SchemaChange, parse_schema_change
+from tests.support.store.postgres import Cluster, admin
 
 SHOP = """
 CREATE TYPE mood AS ENUM ('sad', 'ok');
@@ -64,9 +67,11 @@ def _message(data: object) -> SchemaChange | None:
     return parse_schema_change(rest[4:].decode())
 
 
-@pytest.fixture
-def shop(postgres_dsn: str) -> Iterator[Listener]:
-    with connected(postgres_dsn) as connection:
+@contextmanager
+def listening(dsn: str) -> Iterator[Listener]:
+    """Listen to a database with the tables of a shop."""
+    with connected(dsn) as connection:
+        connection.execute("SET client_encoding = 'UTF8'")
         connection.execute(SHOP.encode())
         assert ddl.may_install(connection)
         assert not ddl.installed(connection)
@@ -74,8 +79,14 @@ def shop(postgres_dsn: str) -> Iterator[Listener]:
         slot = connection.info.dbname
         connection.execute("CREATE PUBLICATION none")
         connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,))
-        yield Listener(connection, postgres_dsn, slot)
+        yield Listener(connection, dsn, slot)
         connection.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
+
+
+@pytest.fixture
+def shop(postgres_dsn: str) -> Iterator[Listener]:
+    with listening(postgres_dsn) as listener:
+        yield listener
 
 
 def test_a_table_is_told_as_the_catalog_has_it(shop: Listener) -> None:
@@ -160,6 +171,20 @@ def test_partitions_are_told_with_their_root(shop: Listener) -> None:
     wider = shop.one("ALTER TABLE event ADD c int DEFAULT 5")
     assert wider.columns[-1].missing == "5"
     assert shop.one("ALTER TABLE event DETACH PARTITION e1").partitions == {part.oid}
+
+
+def test_names_are_told_in_utf_8_whatever_the_databases_encoding(postgres_cluster: Cluster) -> None:
+    name = f"t_{uuid.uuid4().hex[:16]}"
+    made = "ENCODING 'LATIN1' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'"
+    admin(postgres_cluster, f"CREATE DATABASE {name} {made}")
+    try:
+        with listening(postgres_cluster.dsn(name)) as shop:
+            told = shop.one('ALTER TABLE item RENAME note TO "größe"')
+            assert [c.name for c in told.columns][-1] == "größe"
+            assert shop.one('ALTER TABLE item RENAME TO "maße"').table == "public.maße"
+            assert shop.one('DROP TABLE "maße"').table == "public.maße"
+    finally:
+        admin(postgres_cluster, f"DROP DATABASE {name} WITH (FORCE)")
 
 
 def test_what_is_rolled_back_is_not_told(shop: Listener) -> None:
