@@ -106,10 +106,12 @@ CREATE OR REPLACE FUNCTION penstock.tell_table_v1(
 ) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET standard_conforming_strings = on
 AS $function$
 DECLARE
     rewritten text := coalesce(current_setting('penstock.rewritten', true), '');
     asked text := coalesce(current_query(), '');
+    shown boolean;
     reason int := 0;
     filled jsonb := NULL;
     leaf record;
@@ -121,9 +123,13 @@ BEGIN
          WHERE split_part(item, ':', 1)::oid = relid
             OR split_part(item, ':', 1)::oid IN (SELECT p.relid FROM pg_partition_tree(relid) p);
     END IF;
-    -- A partition that is attached brings rows that nobody inserted. Where the statement is hidden
-    -- in a function, it may be that.
-    IF kind = 'alter' AND (asked ~* 'attach' OR asked !~* 'alter') THEN
+    -- What the client sent is what runs where all of its statements are DDL. Any other one may call
+    -- a function, and that may run whatever it likes.
+    shown := asked ~* '\malter\s+table\M' AND asked ~* ('^(\s|;|--[^\n]*(\n|$)|'
+        '/\*([^*]|\*+[^*/])*\*+/|'
+        '(alter|begin|comment|commit|drop|end|grant|lock|revoke|set|start)\M[^;]*(;|$))*$');
+    -- A partition that is attached brings rows that nobody inserted.
+    IF kind = 'alter' AND (asked ~* 'attach' OR NOT shown) THEN
         filled := '[]';
         FOR leaf IN SELECT p.relid FROM pg_partition_tree(relid) p WHERE p.isleaf LOOP
             EXECUTE format('SELECT EXISTS (SELECT FROM %s)', leaf.relid::regclass) INTO one;
@@ -133,7 +139,7 @@ BEGIN
     PERFORM pg_logical_emit_message(true, 'penstock.ddl', convert_to((
         penstock.table_v1(relid) || jsonb_build_object(
             'version', 1, 'kind', kind, 'tag', tag, 'renamed', renamed, 'rewritten', reason,
-            'using', asked ~* '\musing\M' OR asked !~* 'alter',
+            'using', asked ~* '\musing\M' OR NOT shown,
             'type_kind', type_kind, 'filled', filled))::text, 'UTF8'));
 EXCEPTION WHEN OTHERS THEN
     RAISE WARNING 'penstock was not told of this change: %', SQLERRM;

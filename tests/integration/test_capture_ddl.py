@@ -144,6 +144,37 @@ def test_each_command_is_told(statement: str, expected: dict[str, object], shop:
     assert {name: getattr(told, name) for name in expected} == expected
 
 
+@pytest.mark.parametrize(
+    ("statement", "using"),
+    [
+        ("SELECT alter_notes()", True),
+        ("ALTER TABLE item ALTER note TYPE text; SELECT 1", True),
+        ("DO $$ BEGIN ALTER TABLE item ALTER id TYPE int; END $$", True),
+        ("-- First; alter table item\nSELECT alter_notes()", True),
+        ("/* wider */ SET LOCAL lock_timeout = 0; ALTER TABLE item ALTER id TYPE numeric;", False),
+    ],
+)
+def test_a_text_that_may_hide_a_command_is_taken_to_compute_values(
+    statement: str, using: bool, shop: Listener
+) -> None:
+    shop.run(
+        "CREATE FUNCTION alter_notes() RETURNS void LANGUAGE sql"
+        " AS $$ ALTER TABLE item ALTER note TYPE text USING note || 'x' $$"
+    )
+    assert shop.one(statement).using is using
+
+
+def test_a_partition_that_a_function_attaches_is_looked_at(shop: Listener) -> None:
+    *_, lone = shop.run(
+        "CREATE TABLE event (at int) PARTITION BY LIST (at)",
+        "CREATE TABLE e1 AS SELECT 1 AS at",
+        "CREATE FUNCTION alter_events() RETURNS void LANGUAGE sql"
+        " AS $$ ALTER TABLE event ATTACH PARTITION e1 FOR VALUES IN (1) $$",
+    )
+    assert shop.one("SELECT alter_events()").filled == {lone.oid}
+    assert shop.one("ALTER TABLE event ALTER at SET NOT NULL").filled is None
+
+
 def test_composite_types_and_schemas_tell_of_their_tables(shop: Listener) -> None:
     tables = shop.run("ALTER TYPE mood RENAME VALUE 'ok' TO 'fine'")
     assert {(told.table, told.type_kind) for told in tables} == {
