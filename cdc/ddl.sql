@@ -89,6 +89,10 @@ SELECT jsonb_build_object(
          'partitions', CASE WHEN c.relkind = 'p' THEN
              (SELECT coalesce(jsonb_agg(p.relid::oid::bigint), '[]') FROM pg_partition_tree(c.oid) p
                WHERE p.isleaf) END,
+         'unlogged', CASE WHEN c.relkind = 'p' THEN
+             (SELECT coalesce(jsonb_agg(p.relid::oid::bigint), '[]') FROM pg_partition_tree(c.oid) p
+                JOIN pg_class l ON l.oid = p.relid AND l.relpersistence = 'u'
+               WHERE p.isleaf) END,
          'key', (SELECT coalesce(jsonb_agg(a.attname ORDER BY k.place), '[]')
                    FROM pg_index i
                    CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY AS k(attnum, place)
@@ -159,32 +163,40 @@ BEGIN
               FROM pg_event_trigger_ddl_commands() d
         ), touched AS (
             SELECT objid AS relid, CASE WHEN command_tag LIKE 'ALTER%' THEN objsubid ELSE 0 END
-                   AS renamed, NULL::text AS type_kind
+                   AS renamed, NULL::text AS type_kind, false AS beside
               FROM commands WHERE classid = 'pg_class'::regclass
             UNION ALL
-            SELECT c.oid, 0, NULL
+            -- A root is told of what concerns its rows, and not of all else: it locks its partitions.
+            SELECT pg_partition_root(objid)::oid, 0, NULL, true
+              FROM commands JOIN pg_class c ON c.oid = objid
+             WHERE classid = 'pg_class'::regclass AND c.relispartition
+               AND (c.relkind = 'p' AND command_tag = 'ALTER TABLE' OR c.relpersistence = 'u')
+            UNION ALL
+            SELECT c.oid, 0, NULL, false
               FROM commands JOIN pg_class c ON c.relnamespace = objid
              WHERE classid = 'pg_namespace'::regclass AND command_tag = 'ALTER SCHEMA'
             UNION ALL
-            SELECT a.attrelid, 0, t.typtype::text
+            SELECT a.attrelid, 0, t.typtype::text, false
               FROM commands JOIN pg_type t ON t.oid = objid
               JOIN pg_attribute a ON a.atttypid IN (t.oid, t.typarray) AND NOT a.attisdropped
              WHERE classid = 'pg_type'::regclass
             UNION ALL
-            SELECT a.attrelid, 0, 'c'
+            SELECT a.attrelid, 0, 'c', false
               FROM commands JOIN pg_type t ON t.typrelid = objid AND t.typtype = 'c'
               JOIN pg_class c ON c.oid = objid AND c.relkind = 'c'
               JOIN pg_attribute a ON a.atttypid IN (t.oid, t.typarray) AND NOT a.attisdropped
              WHERE classid = 'pg_class'::regclass
         )
-        SELECT c.oid, max(renamed) AS renamed, max(type_kind) AS type_kind
+        SELECT c.oid, max(renamed) AS renamed, max(type_kind) AS type_kind,
+               bool_and(beside) AS beside
           FROM touched JOIN pg_class c ON c.oid = relid
          WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
          GROUP BY c.oid ORDER BY c.oid
     LOOP
         PERFORM penstock.tell_table_v1(
-            told.oid, CASE WHEN tg_tag LIKE 'ALTER%' THEN 'alter' ELSE 'create' END,
-            tg_tag, told.renamed, told.type_kind);
+            told.oid,
+            CASE WHEN told.beside OR tg_tag LIKE 'ALTER%' THEN 'alter' ELSE 'create' END, tg_tag,
+            told.renamed, told.type_kind);
     END LOOP;
     PERFORM set_config('penstock.rewritten', '', true);
 EXCEPTION WHEN OTHERS THEN

@@ -53,8 +53,8 @@ class SchemaChange:
     0 without. `rewritten` are PostgreSQL's reasons for rewriting the table, as bits. `using`: the
     command computes values, as far as its text shows. `key` are lake names. `root` is
     the partitioned table whose partition this is; `partitions` the leaves of a partitioned one,
-    `filled` those of them that had rows, None where nobody looked. `type_kind` is the kind of the
-    type that was altered.
+    `filled` those of them that had rows, None where nobody looked, `unlogged` those that are. A
+    `leaf` is not partitioned itself. `type_kind` is the kind of the type that was altered.
     """
 
     kind: str
@@ -65,6 +65,8 @@ class SchemaChange:
     root: int | None = None
     partitions: frozenset[int] = frozenset()
     filled: frozenset[int] | None = None
+    unlogged: frozenset[int] = frozenset()
+    leaf: bool = True
     key: tuple[str, ...] = ()
     columns: tuple[TableColumn, ...] = ()
     renamed: int = 0
@@ -102,6 +104,8 @@ def parse_schema_change(text: str) -> SchemaChange:
             root=told.get("root"),
             partitions=frozenset(told.get("partitions") or ()),
             filled=None if filled is None else frozenset(filled),
+            unlogged=frozenset(told.get("unlogged") or ()),
+            leaf=told.get("partitions") is None,
             key=captured_columns(told.get("key") or ()),
             columns=tuple(_column(each, number.get(each["attnum"], 1)) for each in listed),
             renamed=told.get("renamed") or 0,

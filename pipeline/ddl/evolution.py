@@ -188,6 +188,8 @@ def _unfollowed(
         return "a composite type of its columns has other attributes"
     if known is not None and known.partitions - change.partitions:
         return "a partition was taken away, with its rows"
+    if known is not None and change.unlogged - known.unlogged:
+        return "a partition is unlogged: its changes are not in the WAL"
     arrived = change.partitions - (known.partitions if known is not None else frozenset())
     if change.filled is not None and arrived & change.filled:
         return "a partition was attached that had rows"

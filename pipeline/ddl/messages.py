@@ -87,7 +87,7 @@ class _Known:
     def _partition(self, change: SchemaChange) -> list[tuple[str, Told]]:
         """A partition's rows come as its root's; a fresh one has none yet."""
         root = self._by_oid.get(change.root or 0)
-        if root is not None and change.kind == "create":
+        if root is not None and change.kind == "create" and change.leaf:
             partitions = root.partitions | {change.oid}
             self._by_oid[root.oid] = replace(root, partitions=partitions)
         return []

@@ -204,6 +204,24 @@ def test_partitions_are_told_with_their_root(shop: Listener) -> None:
     assert shop.one("ALTER TABLE event DETACH PARTITION e1").partitions == {part.oid}
 
 
+def test_a_root_is_told_of_partitions_of_its_partitions(shop: Listener) -> None:
+    root, mid, leaf, lone = shop.run(
+        "CREATE TABLE event (at int, n int) PARTITION BY LIST (at)",
+        "CREATE TABLE mid PARTITION OF event FOR VALUES IN (1) PARTITION BY LIST (n)",
+        "CREATE TABLE m1 PARTITION OF mid FOR VALUES IN (1)",
+        "CREATE TABLE m2 AS SELECT 1 AS at, 2 AS n",
+    )
+    assert (mid.root, mid.leaf, leaf.root, leaf.leaf) == (root.oid, False, root.oid, True)
+    told, _ = shop.run("ALTER TABLE mid ATTACH PARTITION m2 FOR VALUES IN (2)")
+    assert (told.oid, told.partitions, told.filled) == (root.oid, {leaf.oid, lone.oid}, {lone.oid})
+    told, _ = shop.run("ALTER TABLE mid DETACH PARTITION m2")
+    assert (told.oid, told.partitions, told.unlogged) == (root.oid, {leaf.oid}, frozenset())
+    told, _ = shop.run("ALTER TABLE m1 SET UNLOGGED")
+    assert (told.oid, told.unlogged) == (root.oid, {leaf.oid})
+    told, fresh = shop.run("CREATE UNLOGGED TABLE m3 PARTITION OF mid FOR VALUES IN (3)")
+    assert (told.kind, told.unlogged) == ("alter", {leaf.oid, fresh.oid})
+
+
 def test_names_are_told_in_utf_8_whatever_the_databases_encoding(postgres_cluster: Cluster) -> None:
     name = f"t_{uuid.uuid4().hex[:16]}"
     made = "ENCODING 'LATIN1' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'"

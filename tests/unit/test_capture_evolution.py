@@ -154,6 +154,20 @@ def test_rows_that_leave_with_a_partition_are_noticed() -> None:
     ]
 
 
+def test_a_partition_that_is_partitioned_has_no_rows_to_take_away(lake: Lake) -> None:
+    item = Item()
+    item.tell("describe", partitions=[70])
+    item.write("c", 1)
+    item.tell("create", oid=72, root=7, schema="public", table="some", partitions=[])
+    item.tell("create", oid=73, root=7, schema="public", table="part")
+    item.tell(partitions=[70, 73])
+    item.write("c", 2)
+    folding = Folding(lake, item)
+    folding.run(item.log)
+    assert folding.held == {}
+    assert folding.rows() == item.expected()
+
+
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
@@ -163,6 +177,7 @@ def test_rows_that_leave_with_a_partition_are_noticed() -> None:
         ({"key": ["a"]}, "its primary key was (id) and is (a)"),
         ({"type_kind": "c"}, "a composite type of its columns has other attributes"),
         ({"partitions": []}, "a partition was taken away, with its rows"),
+        ({"unlogged": [70]}, "a partition is unlogged: its changes are not in the WAL"),
         ({"partitions": [70, 71], "filled": [71]}, "a partition was attached that had rows"),
     ],
 )
