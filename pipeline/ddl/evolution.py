@@ -132,6 +132,8 @@ def _compared(message: Told, shape: Shape) -> tuple[Step, ...] | Hold:
     for attnum, new in after.items():
         if attnum in before or message.before is None:
             continue  # What is not here may be excluded; rows will tell.
+        if any(old.attnum == attnum for old in message.before.columns):
+            return hold_of(message, f"column {new.name} was generated: its values were not captured")
         kind = lake_type(new.column)
         if change.rewritten and new.default and new.missing is None:
             return hold_of(message, f"each row got a value of its own in the new column {new.name}")

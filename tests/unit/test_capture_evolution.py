@@ -225,6 +225,20 @@ def test_without_messages_columns_are_known_by_their_rows(lake: Lake) -> None:
     assert folding.held[TABLE].diff == ("z int32 -> z string",)
 
 
+def test_a_column_that_is_generated_no_longer_holds_its_table(lake: Lake) -> None:
+    """Older rows have values of it, which nobody sent."""
+    item, twice = Item(), Column(2, "twice", "int4")
+    item.tell("describe", columns=[item.columns[0].told(), {**twice.told(), "generated": "s"}])
+    item.write("c", 1)
+    item.columns.append(twice)
+    item.tell()
+    item.write("c", 2, {2: 4})
+    folding = Folding(lake, item)
+    folding.run(item.log)
+    reason = "column twice was generated: its values were not captured"
+    assert folding.held[TABLE].reason == reason
+
+
 def test_a_rename_is_known_without_an_earlier_message(lake: Lake) -> None:
     item = Item()
     item.columns.append(Column(2, "a", "int4"))
