@@ -158,9 +158,23 @@ DECLARE
     told record;
 BEGIN
     FOR told IN
-        WITH commands AS (
+        WITH RECURSIVE commands AS (
             SELECT d.classid, d.objid, d.objsubid, d.command_tag, d.object_type
               FROM pg_event_trigger_ddl_commands() d
+        ), altered AS (
+            -- Types, and those that are made of them: arrays and domains.
+            SELECT t.oid, t.typarray, t.typtype::text AS kind
+              FROM commands JOIN pg_type t ON t.oid = objid
+             WHERE classid = 'pg_type'::regclass
+            UNION
+            SELECT t.oid, t.typarray, 'c'
+              FROM commands JOIN pg_type t ON t.typrelid = objid AND t.typtype = 'c'
+              JOIN pg_class c ON c.oid = objid AND c.relkind = 'c'
+             WHERE classid = 'pg_class'::regclass
+            UNION
+            SELECT t.oid, t.typarray, a.kind
+              FROM altered a JOIN pg_type t
+                ON t.oid = a.typarray OR t.typtype = 'd' AND t.typbasetype = a.oid
         ), touched AS (
             SELECT objid AS relid, CASE WHEN command_tag LIKE 'ALTER%' THEN objsubid ELSE 0 END
                    AS renamed, NULL::text AS type_kind, false AS beside
@@ -176,16 +190,8 @@ BEGIN
               FROM commands JOIN pg_class c ON c.relnamespace = objid
              WHERE classid = 'pg_namespace'::regclass AND command_tag = 'ALTER SCHEMA'
             UNION ALL
-            SELECT a.attrelid, 0, t.typtype::text, false
-              FROM commands JOIN pg_type t ON t.oid = objid
-              JOIN pg_attribute a ON a.atttypid IN (t.oid, t.typarray) AND NOT a.attisdropped
-             WHERE classid = 'pg_type'::regclass
-            UNION ALL
-            SELECT a.attrelid, 0, 'c', false
-              FROM commands JOIN pg_type t ON t.typrelid = objid AND t.typtype = 'c'
-              JOIN pg_class c ON c.oid = objid AND c.relkind = 'c'
-              JOIN pg_attribute a ON a.atttypid IN (t.oid, t.typarray) AND NOT a.attisdropped
-             WHERE classid = 'pg_class'::regclass
+            SELECT a.attrelid, 0, kind, false
+              FROM altered t JOIN pg_attribute a ON a.atttypid = t.oid AND NOT a.attisdropped
         )
         SELECT c.oid, max(renamed) AS renamed, max(type_kind) AS type_kind,
                bool_and(beside) AS beside

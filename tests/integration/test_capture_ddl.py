@@ -187,6 +187,25 @@ def test_composite_types_and_schemas_tell_of_their_tables(shop: Listener) -> Non
     assert shop.run("CREATE TEMP TABLE scratch (id int)", "DROP TABLE scratch") == []
 
 
+def test_types_tell_of_tables_that_have_them_by_domains(shop: Listener) -> None:
+    shop.run(
+        "CREATE DOMAIN feeling AS mood",
+        "CREATE DOMAIN feelings AS feeling[]",
+        "CREATE DOMAIN two AS pair",
+        "CREATE TABLE felt (id int, a feeling, b feelings, c two)",
+    )
+    told = {each.table: each for each in shop.run("ALTER TYPE mood RENAME VALUE 'ok' TO 'fine'")}
+    assert set(told) == {"public.item", "public.odd", "public.felt"}
+    felt = told["public.felt"]
+    assert felt.type_kind == "e"
+    assert [sorted(c.labels.values()) for c in felt.columns[1:3]] == [["fine", "sad"]] * 2
+    composite = shop.run("ALTER TYPE pair ADD ATTRIBUTE b int")
+    assert {(each.table, each.type_kind) for each in composite} == {
+        ("public.odd", "c"),
+        ("public.felt", "c"),
+    }
+
+
 def test_partitions_are_told_with_their_root(shop: Listener) -> None:
     root, part, lone = shop.run(
         "CREATE TABLE event (id int, at date) PARTITION BY RANGE (at)",
