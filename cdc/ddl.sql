@@ -175,6 +175,15 @@ BEGIN
             SELECT t.oid, t.typarray, a.kind
               FROM altered a JOIN pg_type t
                 ON t.oid = a.typarray OR t.typtype = 'd' AND t.typbasetype = a.oid
+        ), heirs AS (
+            -- Tables that inherit: what changes their parent changes them, too.
+            SELECT c.oid AS relid, objid AS parent, objsubid
+              FROM commands JOIN pg_inherits i ON i.inhparent = objid
+              JOIN pg_class c ON c.oid = i.inhrelid AND NOT c.relispartition
+             WHERE classid = 'pg_class'::regclass AND command_tag = 'ALTER TABLE'
+            UNION
+            SELECT i.inhrelid, h.parent, h.objsubid
+              FROM heirs h JOIN pg_inherits i ON i.inhparent = h.relid
         ), touched AS (
             SELECT objid AS relid, CASE WHEN command_tag LIKE 'ALTER%' THEN objsubid ELSE 0 END
                    AS renamed, NULL::text AS type_kind, false AS beside
@@ -185,6 +194,10 @@ BEGIN
               FROM commands JOIN pg_class c ON c.oid = objid
              WHERE classid = 'pg_class'::regclass AND c.relispartition
                AND (c.relkind = 'p' AND command_tag = 'ALTER TABLE' OR c.relpersistence = 'u')
+            UNION ALL
+            SELECT h.relid, coalesce(own.attnum, 0), NULL, true
+              FROM heirs h LEFT JOIN pg_attribute a ON a.attrelid = h.parent AND a.attnum = h.objsubid
+              LEFT JOIN pg_attribute own ON own.attrelid = h.relid AND own.attname = a.attname
             UNION ALL
             SELECT c.oid, 0, NULL, false
               FROM commands JOIN pg_class c ON c.relnamespace = objid

@@ -55,12 +55,14 @@ Shape = dict[str, pa.DataType]
 class Told:
     """A message about one table: its place, what it says, and what was known before (if any).
 
-    `hold` is set when the message itself ends the table as it was: dropped, renamed, taken over.
+    `named` are the columns that earlier messages told of, in small letters. `hold` is set when the
+    message itself ends the table as it was: dropped, renamed, taken over.
     """
 
     order: Order
     change: SchemaChange
     before: SchemaChange | None
+    named: frozenset[str] = frozenset()
     hold: Hold | None = None
 
 
@@ -125,7 +127,7 @@ def _compared(message: Told, shape: Shape) -> tuple[Step, ...] | Hold:
         if new is None:
             steps.append(Dropped(old.name))
             continue
-        found = _column_steps(message, old, new, shape[old.name])
+        found = _column_steps(message, old, new, shape)
         if isinstance(found, Hold):
             return found
         steps.extend(found)
@@ -134,6 +136,10 @@ def _compared(message: Told, shape: Shape) -> tuple[Step, ...] | Hold:
             continue  # What is not here may be excluded; rows will tell.
         if any(old.attnum == attnum for old in message.before.columns):
             return hold_of(message, f"column {new.name} was generated: its values were not captured")
+        if came_untold(message, new.name, shape):
+            if new.default or new.missing is not None:
+                return hold_of(message, f"column {new.name} came before any DDL told of it")
+            continue
         kind = lake_type(new.column)
         if change.rewritten and new.default and new.missing is None:
             return hold_of(message, f"each row got a value of its own in the new column {new.name}")
@@ -145,6 +151,16 @@ def _compared(message: Told, shape: Shape) -> tuple[Step, ...] | Hold:
             value = read[new.name][0].as_py()
         steps.append(Added(new.name, kind, value))
     return in_turn(steps)
+
+
+def came_untold(message: Told, name: str, shape: Shape) -> bool:
+    """Say whether rows brought a column that no message has told of until now.
+
+    What the lake has of it is theirs. A column that was told of and dropped is no such one.
+    """
+    if message.before is None or name.lower() in message.named:
+        return False
+    return name.lower() in {each.lower() for each in shape}
 
 
 def known_columns(message: Told, shape: Shape) -> dict[int, TableColumn] | Hold:
@@ -199,10 +215,13 @@ def _unfollowed(
 
 
 def _column_steps(
-    message: Told, old: TableColumn, new: TableColumn, stored: pa.DataType
+    message: Told, old: TableColumn, new: TableColumn, shape: Shape
 ) -> list[Step] | Hold:
     steps: list[Step] = []
+    stored = shape[old.name]
     if old.name != new.name:
+        if came_untold(message, new.name, shape):
+            return hold_of(message, f"column {new.name} came before any DDL told of it")
         steps.append(Renamed(old.name, new.name))
     kind = followed_type(old.column, new.column)
     if kind is None:

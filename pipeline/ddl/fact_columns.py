@@ -14,6 +14,7 @@ import pyarrow as pa
 from pipeline.ddl.evolution import (
     Shape,
     Told,
+    came_untold,
     first_shape,
     known_columns,
     shapes_of,
@@ -91,6 +92,8 @@ def _followed(message: Told, shape: Shape) -> tuple[Step, ...]:
         if new is None:
             steps.append(Dropped(old.name))
             continue
+        if old.name != new.name and came_untold(message, new.name, shape):
+            continue  # Both are there: one has ended.
         kind, stored = followed_type(old.column, new.column), shape[old.name]
         if old.name != new.name:
             steps.append(Renamed(old.name, new.name))

@@ -47,6 +47,7 @@ class _Known:
     def __init__(self) -> None:
         self._by_oid: dict[int, SchemaChange] = {}
         self._named: dict[str, int] = {}
+        self._columns: dict[int, frozenset[str]] = {}
 
     def take(self, order: Order, change: SchemaChange) -> list[tuple[str, Told]]:
         """Take a message; return what it tells, by table."""
@@ -56,7 +57,9 @@ class _Known:
             return self._partition(change)
         told: list[tuple[str, Told]] = []
         before = self._by_oid.get(change.oid)
-        message = Told(order=order, change=change, before=before)
+        named = self._columns.get(change.oid, frozenset())
+        self._columns[change.oid] = named | {c.name.lower() for c in change.by_attnum().values()}
+        message = Told(order=order, change=change, before=before, named=named)
         if before is not None and before.table != change.table:
             reason = f"it is called {change.table} now: later changes are not captured"
             told.append((before.table, _held(message, reason)))

@@ -241,6 +241,24 @@ def test_a_root_is_told_of_partitions_of_its_partitions(shop: Listener) -> None:
     assert (told.kind, told.unlogged) == ("alter", {leaf.oid, fresh.oid})
 
 
+def test_tables_that_inherit_are_told_with_their_parent(shop: Listener) -> None:
+    shop.run(
+        "CREATE TABLE animal (id int PRIMARY KEY, name text)",
+        "CREATE TABLE dog (PRIMARY KEY (id)) INHERITS (animal)",
+        "CREATE TABLE puppy (name text, id int NOT NULL)",
+        "ALTER TABLE puppy INHERIT dog",
+    )
+    animals = {"public.animal": 2, "public.dog": 2, "public.puppy": 1}
+    renamed = shop.run("ALTER TABLE animal RENAME name TO title")
+    assert {told.table: told.renamed for told in renamed} == animals
+    computed = shop.run("ALTER TABLE animal ALTER title TYPE text USING title || 'x'")
+    assert {told.table: (told.rewritten, told.using) for told in computed} == dict.fromkeys(
+        animals, (4, True)
+    )
+    added = shop.run("ALTER TABLE animal ADD note text")
+    assert {told.table: told.columns[-1].name for told in added} == dict.fromkeys(animals, "note")
+
+
 def test_names_are_told_in_utf_8_whatever_the_databases_encoding(postgres_cluster: Cluster) -> None:
     name = f"t_{uuid.uuid4().hex[:16]}"
     made = "ENCODING 'LATIN1' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'"

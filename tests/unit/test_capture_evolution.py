@@ -239,6 +239,45 @@ def test_a_column_that_is_generated_no_longer_holds_its_table(lake: Lake) -> Non
     assert folding.held[TABLE].reason == reason
 
 
+def test_a_column_that_rows_brought_before_its_ddl_was_told_keeps_their_values(lake: Lake) -> None:
+    item = Item()
+    item.tell("describe")
+    item.write("c", 1)
+    item.columns.append(Column(2, "note", "text"))
+    item.write("c", 2, {2: "x"})
+    folding = Folding(lake, item)
+    folding.run(item.log)
+    known = len(item.log)
+    item.tell("describe")
+    item.write("c", 3, {2: "y"})
+    folding.run(item.log[known:])
+    assert folding.held == {}
+    assert folding.rows() == item.expected()
+
+
+@pytest.mark.parametrize(
+    ("attnum", "missing"), [(2, None), (3, "x")], ids=["renamed", "with_a_default"]
+)
+def test_a_column_that_came_untold_holds_its_table_where_older_rows_have_values(
+    attnum: int, missing: str | None, lake: Lake
+) -> None:
+    item = Item()
+    item.columns.append(Column(2, "name", "text"))
+    item.tell("describe")
+    item.write("c", 1, {2: "a"})
+    if attnum == 2:
+        item.columns.pop()
+    item.columns.append(Column(attnum, "title", "text", missing))
+    item.write("c", 2, {attnum: "b"})
+    folding = Folding(lake, item)
+    folding.run(item.log)
+    known = len(item.log)
+    item.tell("describe")
+    folding.run(item.log[known:])
+    assert folding.held[TABLE].reason == "column title came before any DDL told of it"
+    assert [row["title"] for row in folding.rows()] == [None, "b"]
+
+
 def test_a_rename_is_known_without_an_earlier_message(lake: Lake) -> None:
     item = Item()
     item.columns.append(Column(2, "a", "int4"))
