@@ -93,6 +93,11 @@ SELECT jsonb_build_object(
              (SELECT coalesce(jsonb_agg(p.relid::oid::bigint), '[]') FROM pg_partition_tree(c.oid) p
                 JOIN pg_class l ON l.oid = p.relid AND l.relpersistence = 'u'
                WHERE p.isleaf) END,
+         -- By the weakest of its partitions: each of them writes its own rows.
+         'identity', coalesce(
+             (SELECT l.relreplident FROM pg_partition_tree(c.oid) p JOIN pg_class l ON l.oid = p.relid
+               WHERE c.relkind = 'p' AND l.relkind = 'r' AND l.relreplident IN ('i', 'n') LIMIT 1),
+             c.relreplident),
          'key', (SELECT coalesce(jsonb_agg(a.attname ORDER BY k.place), '[]')
                    FROM pg_index i
                    CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY AS k(attnum, place)
@@ -193,7 +198,8 @@ BEGIN
             SELECT pg_partition_root(objid)::oid, 0, NULL, true
               FROM commands JOIN pg_class c ON c.oid = objid
              WHERE classid = 'pg_class'::regclass AND c.relispartition
-               AND (c.relkind = 'p' AND command_tag = 'ALTER TABLE' OR c.relpersistence = 'u')
+               AND (c.relkind = 'p' AND command_tag = 'ALTER TABLE' OR c.relpersistence = 'u'
+                    OR c.relkind = 'r' AND c.relreplident IN ('i', 'n'))
             UNION ALL
             SELECT h.relid, coalesce(own.attnum, 0), NULL, true
               FROM heirs h LEFT JOIN pg_attribute a ON a.attrelid = h.parent AND a.attnum = h.objsubid

@@ -54,7 +54,8 @@ class SchemaChange:
     command computes values, as far as its text shows. `key` are lake names. `root` is
     the partitioned table whose partition this is; `partitions` the leaves of a partitioned one,
     `filled` those of them that had rows, None where nobody looked, `unlogged` those that are. A
-    `leaf` is not partitioned itself. `type_kind` is the kind of the type that was altered.
+    `leaf` is not partitioned itself. `identity` is its replica identity, a letter as in the catalog.
+    `type_kind` is the kind of the type that was altered.
     """
 
     kind: str
@@ -67,6 +68,7 @@ class SchemaChange:
     filled: frozenset[int] | None = None
     unlogged: frozenset[int] = frozenset()
     leaf: bool = True
+    identity: str = "d"
     key: tuple[str, ...] = ()
     columns: tuple[TableColumn, ...] = ()
     renamed: int = 0
@@ -106,6 +108,7 @@ def parse_schema_change(text: str) -> SchemaChange:
             filled=None if filled is None else frozenset(filled),
             unlogged=frozenset(told.get("unlogged") or ()),
             leaf=told.get("partitions") is None,
+            identity=told.get("identity", "d"),
             key=captured_columns(told.get("key") or ()),
             columns=tuple(_column(each, number.get(each["attnum"], 1)) for each in listed),
             renamed=told.get("renamed") or 0,

@@ -189,6 +189,8 @@ def _unfollowed(
     change, known = message.change, message.before
     if change.persistence == "u":
         return "it is unlogged now: its changes are not in the WAL"
+    if change.identity in ("i", "n"):
+        return "its replica identity is neither DEFAULT nor FULL: deletes come without its key"
     if known is not None and known.key:
         names = {
             column.name: after[attnum].name for attnum, column in before.items() if attnum in after

@@ -135,6 +135,8 @@ def test_added_columns_say_what_older_rows_have(shop: Listener) -> None:
         ("ALTER TABLE item RENAME TO things", {"table": "public.things", "kind": "alter"}),
         ("DROP TABLE item", {"table": "public.item", "kind": "drop", "columns": ()}),
         ("ALTER TABLE item DROP CONSTRAINT item_pkey", {"key": ()}),
+        ("ALTER TABLE item REPLICA IDENTITY USING INDEX item_pkey", {"identity": "i"}),
+        ("ALTER TABLE item REPLICA IDENTITY FULL", {"identity": "f"}),
         ("CREATE UNLOGGED TABLE quick (id int)", {"persistence": "u", "kind": "create"}),
         ("CREATE TABLE copied AS SELECT 1 AS id", {"table": "public.copied", "kind": "create"}),
     ],
@@ -235,6 +237,8 @@ def test_a_root_is_told_of_partitions_of_its_partitions(shop: Listener) -> None:
     assert (told.oid, told.partitions, told.filled) == (root.oid, {leaf.oid, lone.oid}, {lone.oid})
     told, _ = shop.run("ALTER TABLE mid DETACH PARTITION m2")
     assert (told.oid, told.partitions, told.unlogged) == (root.oid, {leaf.oid}, frozenset())
+    told, _ = shop.run("ALTER TABLE m1 REPLICA IDENTITY NOTHING")
+    assert (told.oid, told.identity) == (root.oid, "n")
     told, _ = shop.run("ALTER TABLE m1 SET UNLOGGED")
     assert (told.oid, told.unlogged) == (root.oid, {leaf.oid})
     told, fresh = shop.run("CREATE UNLOGGED TABLE m3 PARTITION OF mid FOR VALUES IN (3)")

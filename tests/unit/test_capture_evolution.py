@@ -174,6 +174,10 @@ def test_a_partition_that_is_partitioned_has_no_rows_to_take_away(lake: Lake) ->
         ({"rewritten": 4, "using": True}, "its values were computed anew (USING)"),
         ({"rewritten": 4}, "its values were computed anew (USING)"),
         ({"persistence": "u"}, "it is unlogged now: its changes are not in the WAL"),
+        (
+            {"identity": "i"},
+            "its replica identity is neither DEFAULT nor FULL: deletes come without its key",
+        ),
         ({"key": ["a"]}, "its primary key was (id) and is (a)"),
         ({"type_kind": "c"}, "a composite type of its columns has other attributes"),
         ({"partitions": []}, "a partition was taken away, with its rows"),
