@@ -54,7 +54,7 @@ class SchemaChange:
     command computes values, as far as its text shows. `key` are lake names. `root` is
     the partitioned table whose partition this is; `partitions` the leaves of a partitioned one,
     `filled` those of them that had rows, None where nobody looked, `unlogged` those that are. A
-    `leaf` is not partitioned itself. `identity` is its replica identity, a letter as in the catalog.
+    `leaf` is not partitioned itself. `identity` is its replica identity, a letter of the catalog's.
     `type_kind` is the kind of the type that was altered.
     """
 

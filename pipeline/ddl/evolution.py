@@ -112,7 +112,7 @@ def first_shape(
 
 def _compared(message: Told, shape: Shape) -> tuple[Step, ...] | Hold:
     """Turn the difference between two descriptions of a table into steps, or a hold."""
-    change, after = message.change, message.change.by_attnum()
+    after = message.change.by_attnum()
     before = known_columns(message, shape)
     if isinstance(before, Hold):
         return before
@@ -131,26 +131,43 @@ def _compared(message: Told, shape: Shape) -> tuple[Step, ...] | Hold:
         if isinstance(found, Hold):
             return found
         steps.extend(found)
-    for attnum, new in after.items():
-        if attnum in before or message.before is None:
-            continue  # What is not here may be excluded; rows will tell.
+    added = _added(message, before, shape)
+    return added if isinstance(added, Hold) else in_turn([*steps, *added])
+
+
+def _added(message: Told, before: Mapping[int, TableColumn], shape: Shape) -> list[Step] | Hold:
+    """Return the steps of columns that a message is the first to tell of, or a hold."""
+    if message.before is None:
+        return []  # What is not here may be excluded; rows will tell.
+    steps: list[Step] = []
+    for attnum, new in message.change.by_attnum().items():
+        if attnum in before:
+            continue
         if any(old.attnum == attnum for old in message.before.columns):
-            return hold_of(message, f"column {new.name} was generated: its values were not captured")
+            return hold_of(
+                message, f"column {new.name} was generated: its values were not captured"
+            )
         if came_untold(message, new.name, shape):
             if new.default or new.missing is not None:
                 return hold_of(message, f"column {new.name} came before any DDL told of it")
             continue
-        kind = lake_type(new.column)
-        if change.rewritten and new.default and new.missing is None:
-            return hold_of(message, f"each row got a value of its own in the new column {new.name}")
-        value = None
-        if new.missing is not None:
-            read = text_to_lake([new.column], pa.table({new.name: [new.missing]}))
-            if EXACT in read.schema.names:
-                return hold_of(message, f"the default of {new.name} fits no column of the lake")
-            value = read[new.name][0].as_py()
-        steps.append(Added(new.name, kind, value))
-    return in_turn(steps)
+        step = _first_told(message, new)
+        if isinstance(step, Hold):
+            return step
+        steps.append(step)
+    return steps
+
+
+def _first_told(message: Told, new: TableColumn) -> Added | Hold:
+    if message.change.rewritten and new.default and new.missing is None:
+        return hold_of(message, f"each row got a value of its own in the new column {new.name}")
+    value = None
+    if new.missing is not None:
+        read = text_to_lake([new.column], pa.table({new.name: [new.missing]}))
+        if EXACT in read.schema.names:
+            return hold_of(message, f"the default of {new.name} fits no column of the lake")
+        value = read[new.name][0].as_py()
+    return Added(new.name, lake_type(new.column), value)
 
 
 def came_untold(message: Told, name: str, shape: Shape) -> bool:

@@ -83,7 +83,7 @@ def test_what_a_savepoint_has_of_a_store_is_found_under_the_ids_of_its_day(lake:
     assert behind({OLD: 95}) == 90, "91 to 95 were lost; those of the new id came since"
     with pytest.raises(NotFound, match="savepoint day knows no position of this store"):
         behind({str(UUID(int=12)): 7})
-    with pytest.raises(NotFound, match="did not keep positions, and epoch 1, .* is not kept any"):
+    with pytest.raises(NotFound, match=r"did not keep positions, and epoch 1, .* is not kept any"):
         behind(None)
 
 
