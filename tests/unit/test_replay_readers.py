@@ -17,7 +17,7 @@ PLAIN = SQL.format(name=NAME, key="id")
 WIDER = PLAIN.replace("id, word", "id, word, word AS more")
 NUMBERS = PLAIN.replace("id, word", "id, id AS word")
 READER = "CREATE PROJECTION reader WITH (key = 'id') AS SELECT id, {column} FROM report"
-BETWEEN = "CREATE PROJECTION between WITH (key = 'id') AS SELECT id, word FROM {read}"
+BETWEEN = "CREATE PROJECTION amid WITH (key = 'id') AS SELECT id, word FROM {read}"
 
 
 @pytest.fixture
@@ -87,14 +87,14 @@ def test_a_rollback_is_refused_where_projections_would_read_each_other_in_a_circ
     made: HandMade,
 ) -> None:
     deploy(made, BETWEEN.format(read="STREAM events.thing.told"))
-    build(made, PLAIN, live=PLAIN.replace("STREAM events.thing.told", "between"))
+    build(made, PLAIN, live=PLAIN.replace("STREAM events.thing.told", "amid"))
     swap_in(made)
-    made.deployed.set_status("between", DROPPED)
+    made.deployed.set_status("amid", DROPPED)
     deploy(made, BETWEEN.format(read=NAME))
     before = version(made)
-    with pytest.raises(Conflict, match=r"between read report, .* in a circle") as refused:
+    with pytest.raises(Conflict, match=r"amid read report, .* in a circle") as refused:
         rollback(made.site, NAME)
-    assert "penstock projection drop between --yes" in str(refused.value.remedy)
+    assert "penstock projection drop amid --yes" in str(refused.value.remedy)
     assert version(made) == before
 
 
