@@ -22,11 +22,11 @@ from deltalake.exceptions import DeltaError
 
 from lake.datasets import location_of
 from lake.storage import version_at
+from lake.table_settings import REMOVED, TABLE_SETTINGS
 
 MOST_COMMITS = 2_000
 
 _LOG = "delta.logRetentionDuration"
-_REMOVED = "delta.deletedFileRetentionDuration"
 _MINUTES = (24 * 60, 4 * 60, 60, 15)
 _LEAST = {
     "current/_tail/": 15,
@@ -46,7 +46,7 @@ log = logging.getLogger("penstock.upkeep")
 
 def keeping(minutes: int) -> dict[str, str]:
     """Return the settings of a table that keeps its log for some minutes."""
-    return {_LOG: f"interval {minutes} minutes", _REMOVED: f"interval {minutes + _LONGER} minutes"}
+    return {_LOG: f"interval {minutes} minutes", REMOVED: f"interval {minutes + _LONGER} minutes"}
 
 
 SHORT = keeping(5)
@@ -56,9 +56,12 @@ SHORT = keeping(5)
 def shorten(name: str, table: DeltaTable, most: int = MOST_COMMITS) -> bool:
     """Have a table keep its log for less long, where it has more than `most` commits in it.
 
+    One that an earlier version made is told to know its removed files for longer than they stay.
     For the table's writer: this is a commit of its own. Returns whether it was made.
     """
     version = table.version()
+    if version and not version % _LOOK_EVERY and REMOVED not in table.metadata().configuration:
+        return _set(table, {REMOVED: TABLE_SETTINGS[REMOVED]})
     least = next((m for begin, m in _LEAST.items() if name.startswith(begin)), None)
     if least is None or version < most or version % _LOOK_EVERY:
         return False
@@ -68,8 +71,12 @@ def shorten(name: str, table: DeltaTable, most: int = MOST_COMMITS) -> bool:
     less = [minutes for minutes in _MINUTES if least <= minutes and (now is None or minutes < now)]
     if not less:
         return False
+    return _set(table, keeping(less[0]))
+
+
+def _set(table: DeltaTable, settings: dict[str, str]) -> bool:
     try:
-        table.alter.set_table_properties(keeping(less[0]))
+        table.alter.set_table_properties(settings)
     except (DeltaError, OSError) as error:
         log.warning("the log of %s stays as long as it is: %s", table.table_uri, error)
         return False

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
+from typing import Final
+
+LOG_KEPT: Final = timedelta(days=7)
+"""For so long a table's log has its old versions: nobody reads one that is older."""
+REMOVED_KEPT: Final = LOG_KEPT + timedelta(minutes=150)
+"""So long the log knows which files were removed: longer than they stay, by more than the pause
+between two vacuums. A vacuum removes those that the log knows, and a checkpoint forgets."""
+REMOVED: Final = "delta.deletedFileRetentionDuration"
 
 TABLE_SETTINGS: Mapping[str, str] = {
     "delta.checkpointInterval": "50",
     "delta.enableDeletionVectors": "false",
     # Of all columns, not of the first 32: `_epoch` stands behind the source's own.
     "delta.dataSkippingNumIndexedCols": "-1",
-    "delta.logRetentionDuration": "interval 7 days",
+    "delta.logRetentionDuration": f"interval {LOG_KEPT.days} days",
+    REMOVED: f"interval {REMOVED_KEPT // timedelta(minutes=1)} minutes",
 }
 """Of every table that Penstock makes: plain reader features, so that any engine opens it."""

@@ -38,6 +38,7 @@ from lake.layout import SINGLE, Lake
 from lake.log_lengths import kept_for
 from lake.removals import NOBODY, Keeper
 from lake.savepoints import SavepointBook
+from lake.table_settings import LOG_KEPT
 from lake.tables import TableAt, Tables
 from lake.upkeep.old_versions import trim
 
@@ -212,6 +213,7 @@ def vacuum(
     is: see `superseded`. So do the files that `keeper` knows somebody needs.
     """
     removed: dict[str, int] = {}
+    retention = min(retention, LOG_KEPT)
     for name, kept in at.items():
         table = tables.open(lake.path(name))
         if table is None:

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 from kernel.positions import Epoch
 from lake import log_lengths
 from lake.layout import Lake
 from lake.log_lengths import keeping, kept_for, shorten
-from lake.table_settings import TABLE_SETTINGS
+from lake.table_settings import REMOVED, REMOVED_KEPT, TABLE_SETTINGS
 from lake.tables import TableAt, Tables
-from lake.upkeep.compaction import vacuum
+from lake.upkeep.compaction import VACUUM_EVERY, vacuum
 from lake.writer import OP, UPSERT, ArrowWriter, Guard
 from pipeline.commit.manifest import Manifest
 from pipeline.current.merging import MergeKept
@@ -127,6 +127,8 @@ def test_files_of_a_busy_table_are_vacuumed_before_its_log_forgets_them(
     monkeypatch.setattr(DeltaTable, "vacuum", noted)
     vacuum(lake, Tables(), at, retention=WEEK)
     assert hours == {"calm": 168, "busy": 4, "hectic": 1}
+    vacuum(lake, Tables(), at, retention=timedelta(days=30))
+    assert hours["calm"] == 168, "no log has older versions, or knows files that were removed then"
     vacuum(lake, Tables(), at, retention=timedelta(0))
     assert hours == {"calm": 0, "busy": 0, "hectic": 0}
 
@@ -140,3 +142,17 @@ def test_the_manifest_keeps_a_short_log_from_the_first_epoch_on(lake: Lake) -> N
 def test_a_log_is_shortened_wherever_it_lies(folder: str, tmp_path: Path) -> None:
     table = fill(Lake.at(tmp_path / folder), "log/changes/x", 13)
     assert kept_for(table, WEEK) == timedelta(hours=24)
+
+
+def test_a_log_knows_removed_files_until_they_were_vacuumed(lake: Lake) -> None:
+    """A checkpoint forgets them: what no vacuum has seen until then would stay for ever."""
+    assert REMOVED_KEPT - VACUUM_EVERY > WEEK
+    path = lake.path("typed/x")
+    rows = pa.table({"n": [1]})
+    write_deltalake(path, rows, configuration={"delta.logRetentionDuration": "interval 7 days"})
+    table = DeltaTable(path)
+    while not table.version() or table.version() % log_lengths._LOOK_EVERY:
+        write_deltalake(table, rows, mode="append")
+    assert shorten("typed/x", table)
+    assert table.metadata().configuration[REMOVED] == TABLE_SETTINGS[REMOVED]
+    assert not shorten("typed/x", table)
