@@ -95,7 +95,7 @@ def _world(seed: int) -> World:
 def test_every_case_gives_its_rows_on_spark(sql_spark: SparkSession, name: str) -> None:
     case, world = CASES[name], _world(SEED)
     expected = canonical(case.oracle(world))
-    assert len(expected) > 1
+    assert len(expected) > 1 or "GROUP BY 'all'" in case.statement
     assert canonical(rebuilt(SparkEngine(sql_spark), planned(case.statement), world)) == expected
 
 
