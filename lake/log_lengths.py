@@ -22,7 +22,7 @@ from deltalake.exceptions import DeltaError
 
 from lake.datasets import location_of
 from lake.storage import version_at
-from lake.table_settings import REMOVED, TABLE_SETTINGS
+from lake.table_settings import KNOWN_LONGER, REMOVED, TABLE_SETTINGS
 
 MOST_COMMITS = 2_000
 
@@ -36,8 +36,6 @@ _LEAST = {
     "log/topics/": 15,
 }
 """How many minutes at least, by the beginning of a table's name; the first that fits counts."""
-_LONGER = 150
-"""So much longer the log knows which files were removed. The vacuum runs once an hour."""
 _LOOK_EVERY = 100
 """Versions: a checkpoint lies between two looks, and with it the log was cleaned up."""
 
@@ -46,7 +44,8 @@ log = logging.getLogger("penstock.upkeep")
 
 def keeping(minutes: int) -> dict[str, str]:
     """Return the settings of a table that keeps its log for some minutes."""
-    return {_LOG: f"interval {minutes} minutes", REMOVED: f"interval {minutes + _LONGER} minutes"}
+    removed = minutes + KNOWN_LONGER // timedelta(minutes=1)
+    return {_LOG: f"interval {minutes} minutes", REMOVED: f"interval {removed} minutes"}
 
 
 SHORT = keeping(5)

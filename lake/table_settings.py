@@ -8,9 +8,10 @@ from typing import Final
 
 LOG_KEPT: Final = timedelta(days=7)
 """For so long a table's log has its old versions: nobody reads one that is older."""
-REMOVED_KEPT: Final = LOG_KEPT + timedelta(minutes=150)
-"""So long the log knows which files were removed: longer than they stay, by more than the pause
-between two vacuums. A vacuum removes those that the log knows, and a checkpoint forgets."""
+KNOWN_LONGER: Final = timedelta(minutes=150)
+"""So much longer than they stay a log knows which files were removed: more than the pause between
+two vacuums. A vacuum removes those that the log knows, and a checkpoint forgets."""
+REMOVED_KEPT: Final = LOG_KEPT + KNOWN_LONGER
 REMOVED: Final = "delta.deletedFileRetentionDuration"
 
 TABLE_SETTINGS: Mapping[str, str] = {

@@ -49,9 +49,17 @@ def parse(text: bytes) -> Any:
     return _parsed_exactly(text) if careful else document
 
 
-def as_given(text: str | bytes) -> bytes:
-    """Return the bytes of a text from the command line, whatever they are."""
-    return text.encode(errors="surrogateescape") if isinstance(text, str) else text
+def parse_at(place: str, text: str | bytes) -> Any:
+    """Return the values of a text from the command line or a file; what is refused names its place.
+
+    Raises as `parse` does.
+    """
+    # An argument may hold any bytes: those that are no text are no JSON either.
+    given = text.encode(errors="surrogateescape") if isinstance(text, str) else text
+    try:
+        return parse(given)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"{place}: {error.message}", remedy=error.remedy) from None
 
 
 def _may_repeat_keys(text: bytes, seen: bytes, document: object) -> bool:

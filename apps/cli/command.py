@@ -110,11 +110,9 @@ def _explained(step: dict[str, Any]) -> str:
 
 def _object(text: str) -> dict[str, Any]:
     try:
-        data = json_text.parse(json_text.as_given(text))
+        data = json_text.parse_at("--data", text)
     except orjson.JSONDecodeError as error:
         raise InvalidRequest(f"--data is not JSON: {error}", remedy=_EXAMPLE) from None
-    except InvalidRequest as error:
-        raise InvalidRequest(f"--data: {error.message}", remedy=error.remedy) from None
     if not isinstance(data, dict):
         raise InvalidRequest("--data: expected a JSON object", remedy=_EXAMPLE)
     return data

@@ -254,15 +254,13 @@ def _lines(source: BinaryIO, name: str) -> list[object]:
 
 def _json(text: str | bytes, place: str) -> object:
     try:
-        document: object = json_text.parse(json_text.as_given(text))
+        document: object = json_text.parse_at(place, text)
     except orjson.JSONDecodeError as error:
         if isinstance(text, bytes) and not _is_utf8(text):
             raise InvalidRequest(f"{place} is not UTF-8", remedy="Save it as UTF-8.") from None
         raise InvalidRequest(
             f"{place} is not JSON: {error}", remedy=f"Write an object, in quotes: {_EXAMPLE}"
         ) from None
-    except InvalidRequest as error:
-        raise InvalidRequest(f"{place}: {error.message}", remedy=error.remedy) from None
     return document
 
 

@@ -208,15 +208,11 @@ def _lines(source: BinaryIO, name: str, stream: str | None) -> Iterator[bytes]:
         if not line.strip():
             continue
         try:
-            document = json_text.parse(line)
+            document = json_text.parse_at(f"{name} line {number}", line)
         except orjson.JSONDecodeError as error:
             raise InvalidRequest(
                 f"{name} line {number}: not JSON: {error}",
                 remedy="One JSON object a line, as penstock stream export writes it.",
-            ) from None
-        except InvalidRequest as error:
-            raise InvalidRequest(
-                f"{name} line {number}: {error.message}", remedy=error.remedy
             ) from None
         if not isinstance(document, dict):
             raise InvalidRequest(

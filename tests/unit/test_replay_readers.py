@@ -10,7 +10,7 @@ from lake.layout import Lake
 from projections.run.catalog import DROPPED, LIVE, PROJECTION, Entry
 from replay.planning import plan_replay
 from replay.swap import rollback, swap
-from tests.support.lake.handmade import SQL, HandMade, words
+from tests.support.lake.handmade import SQL, HandMade, told, words
 
 NAME = "report"
 PLAIN = SQL.format(name=NAME, key="id")
@@ -22,10 +22,7 @@ BETWEEN = "CREATE PROJECTION amid WITH (key = 'id') AS SELECT id, word FROM {rea
 
 @pytest.fixture
 def made(lake: Lake) -> HandMade:
-    handmade = HandMade(lake)
-    handmade.epoch()
-    handmade.derive({"typed/events.thing.told": words((1, "w"), epoch=1, _late=[False])}, 1)
-    return handmade
+    return told(lake)
 
 
 def deploy(made: HandMade, text: str) -> None:

@@ -12,17 +12,14 @@ from lake.tables import Tables
 from projections.run.catalog import DeployedCatalog, Entry
 from projections.sql.parse import ProjectionDecl, parse_script
 from replay.deployment import Outcome, apply
-from tests.support.lake.handmade import SQL, HandMade, words
+from tests.support.lake.handmade import SQL, HandMade, told
 
 NAME = "report"
 
 
 @pytest.fixture
 def made(lake: Lake) -> HandMade:
-    handmade = HandMade(lake)
-    handmade.epoch()
-    handmade.derive({"typed/events.thing.told": words((1, "w"), epoch=1, _late=[False])}, 1)
-    return handmade
+    return told(lake)
 
 
 def declared(text: str) -> tuple[ProjectionDecl, ...]:

@@ -171,3 +171,11 @@ def words(*rows: tuple[int, str], epoch: int = 1, **more: list[object]) -> pa.Ta
     for column, values in more.items():
         table = table.append_column(column, pa.array(values))
     return table.append_column("_epoch", pa.array([epoch] * len(rows), pa.int64()))
+
+
+def told(lake: Lake) -> HandMade:
+    """Return a lake with one epoch, of one event."""
+    handmade = HandMade(lake)
+    handmade.epoch()
+    handmade.derive({"typed/events.thing.told": words((1, "w"), epoch=1, _late=[False])}, 1)
+    return handmade
