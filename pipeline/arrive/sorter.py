@@ -288,10 +288,9 @@ class Sorter:
             self.schema_changes.add(row.source)
 
     def _count(self, row: _Row, table: str) -> None:
-        """Count a row towards its transaction. A message's own LSN says nothing here."""
-        lsn = 0 if table == MESSAGES else row.lsn
+        """Count a row towards its transaction."""
         cut = self._progress.cut(row.source)
-        cut.row(row.transaction_id, table, epoch=self._epoch, lsn=lsn, order=row.commit_order)
+        cut.row(row.transaction_id, table, epoch=self._epoch, lsn=row.lsn, order=row.commit_order)
 
     def take_released(self, index: int, row: _Row, *, passed: Collection[str]) -> None:
         """Take a row that was in quarantine, whatever was read of its topic since."""

@@ -99,6 +99,18 @@ def test_p4_tables_of_one_copy_that_are_due_in_several_epochs_all_go_on(hand: Ha
     assert all(first_progress(done).cut(SOURCE).folds(table) for table in (TABLE, OTHER))
 
 
+def test_p9_a_message_whose_end_comes_after_the_release_keeps_nothing_waiting(
+    hand: HandLake,
+) -> None:
+    hand.copy(Done("c", 1))
+    hand.source.signal()
+    hand.epoch(ends=1)
+    assert hand.state() == hand.source.state, "the tables are released, the message is there"
+    hand.source.commit(Done("u", 1, name="later"))
+    hand.epoch()
+    assert hand.state() == hand.source.state
+
+
 @pytest.mark.parametrize("policy", [None, TAILS])
 def test_p4_changes_that_were_folded_before_are_folded_again_over_the_rows(
     lake: Lake, policy: FoldPolicy | None

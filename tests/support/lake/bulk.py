@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from lake.layers import read_whole
 from lake.layout import Lake, current_name
-from lake.table_columns import DECODED
+from lake.table_columns import DECODED, MESSAGE, MESSAGES_TABLE
 from lake.tables import Tables
 from pipeline.commit.ingest import REST, Ingest
 from pipeline.commit.manifest_rows import Bound, Committed
@@ -25,6 +25,7 @@ from pipeline.installs.staging import Staging
 from schemas.key_ranges import Bound as KeyBound
 from schemas.key_ranges import KeyRange
 from schemas.pg_types import SourceColumn
+from schemas.records import MESSAGES
 from tests.support.lake.folding import (
     AT,
     SOURCE,
@@ -93,6 +94,16 @@ class HandSource:
         self.state = apply(self.state, done)
         self.at[end] = self.state
         return end
+
+    def signal(self) -> None:
+        """Commit a transaction with one logical message, and nothing else."""
+        place = {"topic": ROWS, "partition": 0, "offset": len(self.rows), "source": SOURCE}
+        before = {"lsn": self.lsn + 10, "commit_order": self._last_end, "total_order": 1}
+        self.commit()
+        end = self.ends[-1]
+        end["counts"] = f'{{"{MESSAGES}": 1}}'
+        name = {"kind": MESSAGE, "table": MESSAGES_TABLE, "transaction_id": end["transaction_id"]}
+        self.rows.append({**place, **before, **name, "recorded_at": AT, "event_time": AT})
 
     def read(self, low: KeyBound | None = None, high: KeyBound | None = None) -> pa.Table:
         """Read the rows of a range as PostgreSQL's text, as of now."""
