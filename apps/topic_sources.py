@@ -60,14 +60,16 @@ def topic_states(settings: Settings) -> list[TopicState]:
 def missing(settings: Settings, declared: Mapping[str, TopicShape]) -> Mapping[str, list[gaps.Gap]]:
     """Return, by source, what Kafka lost of its topic before it was read."""
     lake, tables = Lake.named(settings.lake), Tables()
+    manifest = Manifest(lake, tables)
     return gaps.look(
         KafkaTopics(settings.required("kafka.bootstrap")),
         pattern_of(declared),
-        Manifest(lake, tables).last(),
+        manifest.last(),
         InstallBook(lake, tables),
         {},
         settings.text("kafka.topic_prefix"),
         {shape.topic: shape.source for shape in declared.values()},
+        bound=manifest.unfinished(),
     )
 
 

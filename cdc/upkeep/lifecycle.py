@@ -118,15 +118,16 @@ def resnapshot_outbox(site: CaptureSite) -> Resnapshot:
 def missing(site: CaptureSite, name: str) -> list[gaps.Gap]:
     """Return what Kafka lost of a source before it was read; `outbox` is the event store's."""
     lake, tables = Lake.at(site.lake), Tables()
-    last = Manifest(lake, tables).last()
-    if last is None:
+    manifest = Manifest(lake, tables)
+    last, bound = manifest.last(), manifest.unfinished()
+    if last is None and bound is None:
         return []
     prefix = site.topic_prefix
     first = re.escape(f"{prefix}{EVENTS if name == OUTBOX else name}.")
     topics = KafkaTopics(site.bootstrap)
     captures = DeployedCatalog(lake, tables).deployment().captures
     book = InstallBook(lake, tables)
-    return gaps.look(topics, f"{first}.+", last, book, captures, prefix).get(name, [])
+    return gaps.look(topics, f"{first}.+", last, book, captures, prefix, bound=bound).get(name, [])
 
 
 def access_of(site: CaptureSite, source: Source) -> SourceAccess:

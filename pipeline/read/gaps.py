@@ -234,9 +234,11 @@ def look(
     captures: Mapping[str, Collection[str]],
     prefix: str,
     owners: Mapping[str, str] = NOBODY,
+    *,
+    bound: Bound | None = None,
 ) -> dict[str, list[Gap]]:
-    """Ask the broker for the gaps of every topic that matches."""
-    read = standing_of(last)
+    """Ask the broker for the gaps of every topic that matches; also of an epoch that is `bound`."""
+    read = standing_of(last, bound)
     kept = kept_by(topics, pattern, read, captures, prefix, owners)
     return gaps_of(next_offsets(read, skips_of(book), kept.topics), kept, prefix, owners)
 
@@ -248,12 +250,22 @@ def skip(book: InstallBook, source: str, gaps: Iterable[Gap]) -> int:
     return book.put([entry])[0]
 
 
-def standing_of(last: Committed | None) -> ReadStanding:
-    """Return up to where an epoch read, and which topics."""
-    return (
-        ReadStanding(offsets={})
-        if last is None
-        else ReadStanding(offsets=last.end, topics=last.topics)
+def standing_of(last: Committed | None, bound: Bound | None = None) -> ReadStanding:
+    """Return up to where an epoch read, and which topics; one that is `bound` reads on from there.
+
+    It may have topics that no epoch before read.
+    """
+    read = ReadStanding(
+        offsets={} if last is None else last.end, topics={} if last is None else last.topics
+    )
+    if bound is None:
+        return read
+    return ReadStanding(
+        offsets={
+            topic: {**read.offsets.get(topic, {}), **bound.start.get(topic, {})}
+            for topic in {**read.offsets, **bound.start}
+        },
+        topics={**read.topics, **bound.topics},
     )
 
 
@@ -273,11 +285,12 @@ def still_there(
     skips: Iterable[Skip],
     topics: KafkaTopics,
     owned: tuple[str, Mapping[str, str]],
-) -> Offsets:
+) -> tuple[Offsets, dict[str, Exception]]:
     """Return the offsets at which what is left of a bound epoch can be read again.
 
-    `owned` is what tells of a topic whose it is: see `source_of`. Raises `Unavailable` when
-    Kafka does not have its records any more.
+    Beside them the sources of which Kafka does not have the records any more, each with what says
+    so, until a recovery lets it skip: no offsets are of theirs. `owned` is what tells of a topic
+    whose it is: see `source_of`.
     """
     now = topics.ids(bound.end)
     there = {topic: [int(p) for p in bound.end[topic]] for topic in now}
@@ -293,10 +306,11 @@ def still_there(
         # Of a topic that another took the place of nothing can be read, after a recovery.
         if start.topics.get(topic) == were.get(topic)
     }
+    gone_of: dict[str, Exception] = {}
     for source, lost in gaps_of(start, kept, *owned).items():
         for gap in lost:
             if gap.next < gap.end:
-                raise Unavailable(
+                gone_of[source] = Unavailable(
                     f"epoch {bound.epoch} of {source} is bound to records that are {reason(lost)}",
                     remedy=remedy(source),
                 )
@@ -305,5 +319,6 @@ def still_there(
     unread = {
         topic: {p: at for p, at in places.items() if at < bound.end[topic][p]}
         for topic, places in allowed.items()
+        if source_of(topic, *owned) not in gone_of
     }
-    return {topic: places for topic, places in unread.items() if places}
+    return {topic: places for topic, places in unread.items() if places}, gone_of

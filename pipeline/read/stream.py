@@ -21,7 +21,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from kernel.errors import StoreDiverged, Unavailable
+from kernel.errors import Unavailable
 from kernel.loops import Loop, Signs
 from kernel.positions import Offsets
 from lake.sessions import spark_signs
@@ -31,7 +31,8 @@ from pipeline.commit.manifest import Manifest
 from pipeline.commit.manifest_rows import Bound, Committed
 from pipeline.executor import ExecutorChoice
 from pipeline.installs.install_book import InstallBook
-from pipeline.read.batch_plan import MESSAGES, BatchPlans, next_part, only_messages, part_from
+from pipeline.read.batch_plan import MESSAGES, BatchPlans, next_part, only_messages
+from pipeline.read.bound_epoch import UnfinishedEpoch
 from pipeline.read.epoch_records import EpochRecords
 from pipeline.read.gaps import (
     Gap,
@@ -103,7 +104,7 @@ class IngestRun:
         self._plans: BatchPlans | None = None
         self.gaps: dict[str, list[Gap]] = {}
         self.refused: dict[str, Exception] = {}
-        """Lanes whose records of an unfinished epoch could not be decoded: it was made without."""
+        """Lanes whose records of an unfinished epoch could not be had: it was made without."""
         self._checkpoints = checkpoints
         self._max_records = max_records
         self._records = EpochRecords(spark, topics.bootstrap, router, executor)
@@ -125,50 +126,25 @@ class IngestRun:
     def finish_unfinished(self, manifest: Manifest) -> Committed | None:
         """Finish the epoch that was bound and not committed, over exactly its offsets.
 
-        Raises `Unavailable` when Kafka does not have them any more, until a recovery lets it skip.
+        Lanes of which Kafka does not have them any more are left out, as those are of which they
+        cannot be decoded: see `UnfinishedEpoch`.
         """
         bound = manifest.unfinished()
         if bound is None:
             return None
-        there = still_there(bound, self._ingest.last, self._skips, self._topics, self._told)
-        try:
-            done = self._finished(bound, there, self._without)
-        except StoreDiverged:
-            raise
-        except Exception as error:
-            self.refused = self._undecodable(bound, there, error)
-            done = self._finished(bound, there, {*self._without, *self.refused})
+        there, lost = still_there(bound, self._ingest.last, self._skips, self._topics, self._told)
+        epoch = UnfinishedEpoch(
+            bound,
+            there,
+            lost,
+            ingest=self._ingest,
+            records=self._records,
+            lanes=self._router.lanes,
+            lane_of=self._lane,
+        )
+        done, self.refused = epoch.finish(self._without)
         self._after_epoch(done)
         return done
-
-    def _finished(self, bound: Bound, there: Offsets, without: Collection[str]) -> Committed:
-        """Make a bound epoch from what is `there`, but for lanes that are left out."""
-        left_out = [t for t in bound.end if self._lane(t) in without]
-        start, end = part_from(bound, {t: at for t, at in there.items() if t not in left_out})
-        if not end:
-            return self._ingest.run_epoch(bound, DECODED.empty_table, without=left_out)
-        done = self._run(bound, (start, end), may_rest=False, without=left_out)
-        assert done is not None, "a bound epoch is finished, whatever it says"
-        return done
-
-    def _undecodable(self, bound: Bound, there: Offsets, error: Exception) -> dict[str, Exception]:
-        """Return the lanes of which records cannot be decoded now, of an epoch that failed.
-
-        Raises that `error` where no lane is at fault, where all are, and where the log has rows of
-        the epoch: then it is made over exactly its offsets, or it would have some of them twice.
-        """
-        if self._ingest.in_log(bound.epoch):
-            raise error
-        found: dict[str, Exception] = {}
-        for lane in sorted({self._lane(topic) for topic in there} - set(self._without)):
-            own = {topic: at for topic, at in there.items() if self._lane(topic) == lane}
-            try:
-                self._records.try_out(*part_from(bound, own))
-            except Exception as own_error:
-                found[lane] = own_error
-        if not found or len(found) >= len(self._router.lanes - set(self._without)):
-            raise error
-        return found
 
     def start(self) -> None:
         """Start the query at the manifest's offsets; partitions it does not know, at their first.
@@ -379,7 +355,6 @@ class IngestRun:
         within: tuple[Offsets, Offsets],
         *,
         may_rest: bool,
-        without: Collection[str] = (),
         early: pa.Table | None = None,
     ) -> Committed | None:
         """Return the epoch; None for a batch that said nothing and was passed by.
@@ -396,5 +371,4 @@ class IngestRun:
             bound,
             decode if self._records.small(*within) else None,
             stage=self._records.stage(*within),
-            without=without,
         )

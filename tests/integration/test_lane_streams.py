@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from confluent_kafka import TopicPartition
 from pyspark.sql import SparkSession
 
 from apps.pipeline.routing import router_of
@@ -22,6 +23,7 @@ from lake.layout import Lake
 from lake.tables import Tables
 from pipeline.commit.folding import Folding
 from pipeline.commit.ingest import Ingest
+from pipeline.commit.manifest import Manifest
 from pipeline.commit.manifest_rows import Committed
 from pipeline.executor import Executor, ExecutorChoice
 from pipeline.installs.install_book import InstallBook
@@ -241,6 +243,35 @@ def test_p1_an_epoch_of_a_lane_that_is_apart_is_finished_over_its_offsets(
     assert lanes.logged() == {"pings": 3, "readings": 7}, "the next start finishes it first"
     lanes.send(readings=2)
     lanes.until(lambda: lanes.logged() == {"pings": 5, "readings": 9}, "both go on")
+
+
+def test_p9_records_of_a_bound_epoch_that_expired_keep_no_other_lane_waiting(
+    lanes: Lanes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are the first ones of their topic: no epoch before has it."""
+    lanes.send(pings=2)
+    lanes.begin()
+    lanes.until(lambda: lanes.logged()["pings"] == 2, "the other one is read")
+    with monkeypatch.context() as patched:
+        patched.setattr(Ingest, "_sorted_out", _storage_is_away)
+        lanes.send(pings=3, readings=7)
+        with pytest.raises(Unavailable, match="storage"):
+            lanes.until(lambda: False, "its epoch fails before its rows are in the log")
+    lanes.stop()
+    bound = Manifest(lanes.stream.lake, Tables()).unfinished()
+    assert bound is not None
+    assert bound.end[lanes.readings]["0"] > 5
+    expired = TopicPartition(lanes.readings, 0, 5)
+    for done in lanes.stream.admin.delete_records([expired]).values():
+        done.result(timeout=30)
+
+    lanes.begin()
+    lanes.send(pings=1)
+    lanes.until(lambda: lanes.logged()["pings"] == 6, "the other one goes on")
+    assert lanes.logged()["readings"] == 0
+    state, *_ = lanes.stream.states()["readings"]
+    assert state.startswith("gap; gone from Kafka before they were read")
+    assert state.endswith("penstock source resnapshot readings --yes")
 
 
 def _storage_is_away(*_: object, **__: object) -> None:

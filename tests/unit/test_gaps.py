@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 import pytest
 
-from kernel.positions import TopicId
+from kernel.positions import Epoch, TopicId
 from lake.layout import Lake
 from lake.tables import Tables
+from pipeline.commit.manifest_rows import Bound
 from pipeline.installs.install_book import InstallBook, hold
 from pipeline.read import gaps
 from pipeline.read.gaps import (
@@ -20,6 +22,8 @@ from pipeline.read.gaps import (
     kept_by,
     next_offsets,
     skips_of,
+    standing_of,
+    still_there,
 )
 from pipeline.read.kafka_topics import KafkaTopics
 
@@ -38,6 +42,47 @@ def found(after: int, first: int, end: int) -> dict[str, list[Gap]]:
 
 def goes_on(after: int, skips: list[Skip]) -> Mapping[str, Mapping[str, int]]:
     return next_offsets(ReadStanding(offsets=at(after)), skips, {}).offsets
+
+
+class Contents(KafkaTopics):
+    """What Kafka still has: the first offsets of topics of which each has one partition."""
+
+    def __init__(self, first: Mapping[str, int]) -> None:
+        self._first = first
+
+    def ids(self, names: Collection[str]) -> dict[str, TopicId]:
+        return {name: TopicId(f"id of {name}", 1) for name in names if name in self._first}
+
+    def earliest(self, topics: Mapping[str, list[int]]) -> dict[str, dict[str, int]]:
+        return {topic: {"0": self._first[topic]} for topic in topics}
+
+
+def test_p9_an_epoch_that_is_bound_to_records_that_are_gone_lacks_their_source_alone() -> None:
+    bound = Bound(
+        epoch=Epoch(2),
+        run_id="r",
+        batch_id=0,
+        start={"shop.public.orders": {"0": 0}, "bank.public.accounts": {"0": 3}},
+        end={"shop.public.orders": {"0": 9}, "bank.public.accounts": {"0": 5}},
+    )
+    kept = Contents({"shop.public.orders": 4, "bank.public.accounts": 0})
+    there, lost = still_there(bound, None, [], kept, ("", {}))
+    assert there == {"bank.public.accounts": {"0": 3}}
+    assert [*lost] == ["shop"]
+    assert "epoch 2 of shop is bound to records" in str(lost["shop"])
+
+    skip = Skip(TOPIC, "0", 0, 4, f"id of {TOPIC}", f"id of {TOPIC}")
+    named = replace(bound, topics=kept.ids(bound.end))
+    there, lost = still_there(named, None, [skip], kept, ("", {}))
+    assert there == {"shop.public.orders": {"0": 4}, "bank.public.accounts": {"0": 3}}
+    assert not lost
+
+
+def test_p9_a_topic_that_only_the_bound_epoch_knows_has_its_place() -> None:
+    bound = Bound(
+        epoch=Epoch(1), run_id="r", batch_id=0, start={TOPIC: {"0": 2}}, end={TOPIC: {"0": 9}}
+    )
+    assert standing_of(None, bound).offsets == {TOPIC: {"0": 2}}
 
 
 def test_what_was_read_may_expire() -> None:

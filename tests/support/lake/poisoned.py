@@ -136,7 +136,7 @@ class PoisonedShop:
             epoch=self.ingest.next_epoch,
             run_id="t",
             batch_id=0,
-            start={topic: {"0": at} for topic, at in start.items()},
+            start={topic: {"0": start.get(topic, 0)} for topic in self.delivered},
             end={topic: {"0": at} for topic, at in self.delivered.items()},
         )
         decoded = pa.Table.from_pylist(rows, schema=DECODED)
