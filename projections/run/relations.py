@@ -88,6 +88,7 @@ class LakeCatalog:
             columns=tuple(Column(name=n, type=t) for n, t in columns.items()),
             key=("event_id",) if event else (),
             event_time="occurred_at" if event else _time_of(topic),
+            copied=self._keys.get(name),
         )
 
     def terms(self, name: str) -> StreamTerms:

@@ -358,7 +358,7 @@ def _newest(node: Newest, rows: str, dialect: Dialect) -> str:
     if node.unique:
         return keyed(node, rows, dialect)
     keys = listed(dialect, node.keys)
-    if in_places(node.input):
+    if in_places(node.input, node.keys):
         # Other columns are not looked at: one that cannot be computed hides no key.
         order = ", ".join(f"{name} DESC NULLS LAST" for name in ORDER)
     else:

@@ -24,13 +24,16 @@ class Column:
 class Relation:
     """Something to select from. `columns` are the visible ones: no hidden runner columns.
 
-    `key` identifies a row of a table; a stream's is the key of the facts, if it has any.
+    `key` identifies a row of a table; a stream's is the key of the facts, if it has any. `copied`
+    is the key of a captured table, in the stream of its changes: rows of one copy share one place
+    in the order of facts, and have different ones of these. None where no facts share a place.
     """
 
     name: str
     columns: tuple[Column, ...]
     key: tuple[str, ...]
     event_time: str | None
+    copied: tuple[str, ...] | None = None
 
 
 class Catalog(Protocol):

@@ -34,6 +34,7 @@ from projections.sql.tree import (
     Sessions,
     UnionAll,
     Windowed,
+    apart,
     scans,
     walk,
 )
@@ -138,14 +139,15 @@ def _at_places(driver: Scan, found: str, dialect: Dialect) -> str:
 def a_row_for_each_fact(tree: Newest) -> bool:
     """Say whether each fact gives a row or none by its own columns, whatever it looks up.
 
-    The newest fact of a key then has the key's row, and a row is never taken back.
+    The newest fact of a key then has the key's row, and a row is never taken back. Of rows that
+    are alike in time and place it takes all of them to say which one that is.
     """
     for node in walk(tree):
         if isinstance(node, Grouped) or (isinstance(node, Join) and node.kind is not JoinKind.LEFT):
             return False
         if isinstance(node, Map) and node.where and any(isinstance(n, Join) for n in walk(node)):
             return False
-    return True
+    return apart(tree.input, tree.keys)
 
 
 def rows_sql(tree: Newest, dialect: Dialect) -> str:

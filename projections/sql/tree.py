@@ -10,7 +10,7 @@ Expressions stand in `Map` and in the conditions of `Join` alone. All other node
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -358,12 +358,35 @@ def _named(node: Node, names: tuple[str, ...]) -> tuple[Column, ...]:
     return tuple(known[name] for name in names)
 
 
-def in_places(node: Node) -> bool:
-    """Say whether each row is the only one in its place: one of each fact of a stream."""
+def in_places(node: Node, keys: Collection[str]) -> bool:
+    """Say whether each row is the only one of its keys in its place, as facts of a stream are."""
     match node:
         case Scan():
-            return node.kind is InputKind.STREAM
+            return node.kind is InputKind.STREAM and apart(node, keys)
         case Map():
-            return in_places(node.input)
+            return in_places(node.input, _passed(node, keys))
         case _:
             return False
+
+
+def apart(node: Node, keys: Collection[str]) -> bool:
+    """Say whether facts that share a place have different keys; see `Relation.copied`."""
+    match node:
+        case Scan():
+            copied = node.relation.copied
+            shared = node.kind is InputKind.STREAM and copied is not None
+            return not shared or (bool(copied) and {*(copied or ())} <= {*keys})
+        case Map():
+            return apart(node.input, _passed(node, keys))
+        case Join():
+            return apart(node.left, keys)
+        case Windowed():
+            return apart(node.input, keys)
+        case _:
+            return False
+
+
+def _passed(node: Map, names: Collection[str]) -> list[str]:
+    """Return the columns of its input that a `Map` passes on under some of its names."""
+    named = [each.expression for each in node.outputs if each.name in names]
+    return [each.name for each in named if isinstance(each, exp.Column)]

@@ -532,3 +532,23 @@ def test_a_column_called_value_stands_beside_the_value_of_a_subquery() -> None:
     ).projections[0]
     found = plan(decl, MemoryCatalog(streams={"s": stream}))
     assert [each.name for each in found.columns] == ["k", "value", "most"]
+
+
+@pytest.mark.parametrize(
+    ("key", "copied", "strategy"),
+    [
+        ("id", ("id",), Strategy.NEWEST),
+        ("shop", ("id",), Strategy.KEYS),
+        ("shop", None, Strategy.NEWEST),
+        ("id", (), Strategy.KEYS),
+    ],
+)
+def test_rows_of_one_copy_share_a_place_and_are_told_apart_by_all_that_they_hold(
+    key: str, copied: tuple[str, ...] | None, strategy: Strategy
+) -> None:
+    columns = tuple(Column(name=n, type=t) for n, t in {"id": "BIGINT", "shop": "STRING"}.items())
+    relation = Relation(name="s", columns=columns, key=(), event_time=None, copied=copied)
+    statement = f"CREATE PROJECTION p WITH (key = {key}) AS SELECT id, shop FROM STREAM s"
+    found = plan(parse_script(statement).projections[0], MemoryCatalog(streams={"s": relation}))
+    assert found.strategy is strategy
+    assert ("`shop` DESC" in found.rows_sql) is (strategy is Strategy.KEYS)
