@@ -67,6 +67,9 @@ AT_ONCE_ROWS, AT_ONCE_BYTES = 10_000, 8 * 2**20
 """Batches that have fewer are put together before they are decoded."""
 
 
+_CALENDAR = [datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)]
+
+
 @dataclass(frozen=True, slots=True)
 class BatchDecoder:
     """The function that `mapInArrow` runs, with the router it needs."""
@@ -112,6 +115,7 @@ def decode_batch(
 
     `decoders` holds the decoders of the topics that came before, from one batch to the next.
     """
+    batch = _in_the_calendar(batch)
     for topic in pc.unique(batch.column("topic")).to_pylist():
         if topic not in decoders:
             decoders[topic] = router.decoder(topic)
@@ -119,6 +123,23 @@ def decode_batch(
     yield from alike
     rows = [row_of(r, decode(r, decoders[r.topic])) for r in kafka_records(rest)]
     yield pa.RecordBatch.from_pylist(rows, schema=DECODED)
+
+
+def _in_the_calendar(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return records of which each has a time that Python and SQL can write.
+
+    A producer sets it as it likes, and brokers before 4.0 take any: what lies beyond the year 9999
+    or before the year 1 is the last or the first moment there is.
+    """
+    times = batch.column("timestamp")
+    numbers = times.cast(pa.int64())
+    first, last = pa.array(_CALENDAR, times.type).cast(pa.int64()).to_pylist()
+    found = pc.min_max(numbers).as_py()
+    if not len(times) or first <= found["min"] <= found["max"] <= last:
+        return batch
+    held = pc.min_element_wise(pc.max_element_wise(numbers, first), last)
+    place = batch.schema.get_field_index("timestamp")
+    return batch.set_column(place, batch.schema.field(place), held.cast(times.type))
 
 
 def kafka_records(batch: pa.RecordBatch) -> Iterator[KafkaRecord]:

@@ -41,6 +41,8 @@ _PASSING = frozenset(
 """What the consumer tells of and gets over by itself."""
 _ODD = (SystemError, UnicodeError, OverflowError, pa.ArrowInvalid)
 """What the client and Arrow raise over names of headers and times that they cannot say."""
+_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
+"""The times of the years 1 to 9999."""
 _MESSAGE_BYTES = 300
 """What a record takes beside its bytes."""
 RECORDS = pa.schema(
@@ -223,6 +225,11 @@ def _offset(message: Message) -> int:
     return int(offset)
 
 
+def _time(message: Message) -> int:
+    """Return milliseconds: a producer sets them as it likes, and microseconds hold not all."""
+    return max(_FIRST_MS, min(message.timestamp()[1], _LAST_MS))
+
+
 def _size(message: Message) -> int:
     told: Any = message.headers() or ()
     headers = sum(len(name) + len(value or b"") for name, value in told)
@@ -234,7 +241,7 @@ def _batch(messages: Sequence[Message]) -> pa.RecordBatch:
         [message.topic() for message in messages],
         [message.partition() for message in messages],
         [message.offset() for message in messages],
-        pa.array([message.timestamp()[1] for message in messages], pa.timestamp("ms", "UTC")),
+        pa.array([_time(message) for message in messages], pa.timestamp("ms", "UTC")),
         [message.key() for message in messages],
         [message.value() for message in messages],
         [message.headers() for message in messages],
