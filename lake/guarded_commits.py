@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,10 @@ from kernel.positions import Epoch
 
 _STORAGE = ("os error", "ObjectStore", "object store", "Object at", "Generic S3", "Generic Local")
 """What deltalake's errors say when storage is their cause; they have no kinds."""
+
+_WRITER = "penstock.writer"
+_own = uuid.uuid4().hex
+"""Who this process is, in its commits: a guard names the work, which another may have done."""
 
 
 def guarded(
@@ -30,7 +35,7 @@ def guarded(
     no `retries` the commit comes right behind the version that was read, or not at all.
     """
     return CommitProperties(
-        custom_metadata=metadata,
+        custom_metadata={**(metadata or {}), _WRITER: _own},
         max_commit_retries=retries,
         app_transactions=[Transaction(app, int(at)) for app, at in ((app_id, epoch), *also)],
     )
@@ -88,14 +93,18 @@ def _landed(table: DeltaTable, app_id: str, epoch: Epoch, error: Exception) -> b
     """Say whether a write that ended in `error` is in the log all the same; the handle is renewed.
 
     Behind a commit deltalake removes what has expired of the log. Where two writers do so at once,
-    the later one finds a file gone that it wanted to remove, and its write ends in that error.
+    the later one finds a file gone that it wanted to remove, and its write ends in that error. A
+    commit under the same guard may be a rival's, which came first while the answer was lost.
     """
     if "_delta_log" not in str(error):
         return False
     before = table.version()
     try:
         table.update_incremental()
-        return table.version() > before and table.transaction_version(app_id) == epoch
+        if table.version() <= before or table.transaction_version(app_id) != epoch:
+            return False
+        behind = table.history(table.version() - before)
+        return any(commit.get(_WRITER) == _own for commit in behind)
     except (DeltaError, OSError):
         return False  # the error of the write says more
 

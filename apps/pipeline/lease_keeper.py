@@ -20,7 +20,7 @@ from typing import TextIO
 
 from apps.pipeline.health import STANDBY
 from apps.settings import Settings
-from kernel.errors import LeaseLost, PenstockError, cause_and_fix
+from kernel.errors import LeaseLost, cause_and_fix
 from lake.layout import Lake
 from lake.writer_lease import WriterLease
 
@@ -85,7 +85,7 @@ class LeaseKeeper:
         while not stop.is_set():
             try:
                 other = self._lease.take()
-            except (PenstockError, OSError) as error:
+            except Exception as error:
                 # Perhaps nobody writes: that is no standing by.
                 waits("restarting", cause_and_fix(error, most=800))
             else:
@@ -109,7 +109,8 @@ class LeaseKeeper:
             except LeaseLost as lost:
                 self._end(lost.message)
                 return
-            except (PenstockError, OSError) as error:
+            except Exception as error:
+                # Whatever a query of the ledger raises: this thread ends with the process alone.
                 # Whoever cannot see the lake does not take it either; commits fail, or are guarded.
                 log.warning("the lease is not renewed: %s", error)
 
@@ -117,7 +118,7 @@ class LeaseKeeper:
         """Give the lease back, as far as the lake can be reached."""
         try:
             self._lease.release()
-        except (PenstockError, OSError) as error:
+        except Exception as error:
             log.warning("the lease is not given back: %s", error)
 
 

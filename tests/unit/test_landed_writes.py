@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from kernel.errors import Unavailable
 from kernel.positions import Epoch
@@ -61,6 +61,23 @@ def test_a_write_that_was_not_made_is_an_error(
     with pytest.raises(Unavailable, match="291"):
         arrow.append(path, ROWS, GUARD)
     assert DeltaTable(path).version() == 0
+
+
+def test_a_rival_s_commit_under_the_same_guard_is_not_taken_for_one_s_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "table")
+    arrow = ArrowWriter(Tables())
+    Tables().ensure(path, ROWS.schema)
+    rival = CommitProperties(app_transactions=[Transaction(GUARD.app_id, int(GUARD.epoch))])
+
+    def overtaken(*_: object, **__: object) -> None:
+        write_deltalake(DeltaTable(path), ROWS, mode="append", commit_properties=rival)
+        raise gone(path)
+
+    monkeypatch.setattr(writer, "write_deltalake", overtaken)
+    with pytest.raises(Unavailable, match="291"):
+        arrow.append(path, ROWS, GUARD)
 
 
 def test_an_entry_of_a_book_whose_cleaning_up_failed_is_put_once(

@@ -144,8 +144,9 @@ def test_a_keeper_says_who_holds_the_lease_and_ends_when_it_is_lost(tmp_path: Pa
     assert ended == ["pipeline of this lake is held by at own now"]
 
 
+@pytest.mark.parametrize("error", [Unavailable("the disk is away"), Exception("a torn file")])
 def test_a_keeper_that_does_not_see_the_lake_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody else sees it either, and what it writes is guarded."""
     held, stop = lease(Lake.at(tmp_path / "lake"), "own"), threading.Event()
@@ -156,21 +157,22 @@ def test_a_keeper_that_does_not_see_the_lake_goes_on(
         tries.append(None)
         if len(tries) == 3:
             stop.set()
-        raise Unavailable("the disk is away")
+        raise error
 
     monkeypatch.setattr(held, "keep", gone)
     LeaseKeeper(held, ttl_s=0.03, end=pytest.fail).run(stop)
     assert len(tries) == 3
 
 
+@pytest.mark.parametrize("error", [OSError("the disk is away"), Exception("the disk is away")])
 def test_a_lake_that_cannot_be_seen_is_no_standing_by(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own, stop = lease(Lake.at(tmp_path / "lake"), "own"), threading.Event()
     said: list[tuple[str, str]] = []
 
     def gone() -> None:
-        raise OSError("the disk is away")
+        raise error
 
     def waits(state: str, reason: str) -> None:
         said.append((state, reason))
