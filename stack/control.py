@@ -253,10 +253,10 @@ def kill_part(path: Path, name: str, number: int = signal.SIGKILL) -> int:
     return pid
 
 
-def reset(path: Path) -> list[Path]:
+def reset(path: Path, *, lake: Path | None = None) -> list[Path]:
     """Stop the stack and remove its data: databases, topics, schemas, logs. Return what went.
 
-    The lake and everything else in the workspace stays.
+    The lake and everything else in the workspace stays, also a lake that lies among the data.
     """
     workspace = Workspace.at(path)
     if not workspace.folder.exists():
@@ -266,5 +266,19 @@ def reset(path: Path) -> list[Path]:
     gone = [data_folder(workspace, postgres_account()), workspace.folder]
     removed = [folder for folder in gone if folder.exists()]
     for folder in removed:
-        shutil.rmtree(folder)
+        _remove(folder.resolve(), None if lake is None else lake.resolve())
     return removed
+
+
+def _remove(folder: Path, kept: Path | None) -> None:
+    """Remove a folder but for the one in it that is kept, and those that lead there."""
+    if kept is None or not kept.is_relative_to(folder) or not kept.exists():
+        shutil.rmtree(folder)
+        return
+    if folder == kept:
+        return
+    for entry in folder.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            _remove(entry, kept)
+        else:
+            entry.unlink()

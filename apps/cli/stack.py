@@ -101,7 +101,7 @@ def up(
             report(str(each))
     shown = {key: without_password(value) for key, value in endpoints.items()}
     rows = [[key, value] for key, value in shown.items()]
-    emit(endpoints, as_json=as_json, text=table(["endpoint", "value"], rows))
+    emit(shown, as_json=as_json, text=table(["endpoint", "value"], rows))
 
 
 @contextmanager
@@ -299,14 +299,15 @@ def reset(
     as_json: JsonOption = False,
 ) -> None:
     """Stop the stack and remove its databases, topics, schemas and logs. The lake stays."""
-    root = settings.load(workspace).workspace
+    found = settings.load(workspace)
+    root, lake = found.workspace, found.lake
     if not yes:
         what = f"This removes every event, topic and schema of the local stack in {root}."
         removes = str(root / ".penstock")
         refuse_unconfirmed(what, "penstock reset --yes", as_json=as_json, removes=removes)
     from stack import control
 
-    removed = control.reset(root)
+    removed = control.reset(root, lake=None if "://" in lake else Path(lake))
     emit(
         {"removed": [str(path) for path in removed]},
         as_json=as_json,
