@@ -18,8 +18,8 @@ RUN pip install --no-cache-dir "uv==${UV_VERSION}" \
 ENV PENSTOCK_WORKSPACE=/workspace \
     PENSTOCK_CACHE=/opt/penstock-cache \
     PYTHONUNBUFFERED=1
-# Spark's connectors for Kafka and Delta, by the same lock and checksums as the local stack.
-RUN python -c "from stack.jars import resolve; resolve('spark')" \
+# Spark's connectors for Kafka, Delta and S3, by the same lock and checksums as the local stack.
+RUN python -c "from stack.jars import resolve; resolve('spark', 's3')" \
     && chown --recursive penstock /opt/penstock-cache
 
 USER penstock

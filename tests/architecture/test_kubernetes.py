@@ -116,6 +116,19 @@ def test_pods_find_their_settings_and_are_reached(part: str, settings: Settings)
     assert f":{port}/" in container["readinessProbe"]["exec"]["command"][-1]
 
 
+@pytest.mark.parametrize("part", ["service", "pipeline", "executor"])
+def test_what_kubernetes_tells_of_services_is_not_taken_for_settings(part: str) -> None:
+    """Each pod is given PENSTOCK_SERVICE_PORT=tcp://… of the service of that name, unless not."""
+    pod = executor() if part == "executor" else pods()[part]
+    assert pod["spec"]["enableServiceLinks"] is False
+
+
+def test_the_image_has_what_the_lake_of_these_objects_needs(settings: Settings) -> None:
+    scheme = settings.lake.partition("://")[0]
+    (resolved,) = re.findall(r"resolve\((.*?)\)", (ROOT / "Dockerfile").read_text())
+    assert f"'{scheme}'" in resolved
+
+
 def test_the_image_is_of_this_version() -> None:
     (version,) = re.findall(
         r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE
