@@ -90,6 +90,27 @@ DEFAULTS: Mapping[str, object] = {
 }
 """Every setting with its default; `docs/reference/settings.md` describes each."""
 
+_FOR_EVER_S = 36_500 * 86_400
+BOUNDS: Mapping[str, tuple[int, int]] = {
+    "kafka.partitions": (1, 10_000),
+    "service.port": (0, 65_535),
+    "service.decider_processes": (1, 1_000),
+    "pipeline.port": (0, 65_535),
+    "pipeline.max_records_per_epoch": (1, 2**31),
+    "pipeline.lane_records": (1, 2**31),
+    "pipeline.lateness_seconds": (0, _FOR_EVER_S),
+    "pipeline.ahead_seconds": (0, _FOR_EVER_S),
+    "pipeline.lease_seconds": (1, 86_400),
+    "pipeline.standstill_seconds": (1, _FOR_EVER_S),
+    "pipeline.standstill_end_seconds": (1, _FOR_EVER_S),
+    "capture.copy_readers": (1, 1_000),
+    "stack.background_niceness": (-20, 19),
+    "lake.retention_days": (1, 36_500),
+}
+"""The least and the greatest value of numbers that others would do harm with, or end in nonsense:
+what is kept for less than no time is removed."""
+_ANY_NUMBER = 0, 2**53
+
 _MASTER, _OF_SPARK = "spark.master", "spark."
 """Every further key of Spark's goes to Spark as it is."""
 
@@ -110,19 +131,33 @@ class Settings:
         self.values = dict(values)
 
     def text(self, key: str) -> str:
-        """Return a setting as text."""
-        return str(self.values[key].value)
+        """Return a setting as text. Raises `Misconfigured` for a list."""
+        found = self.values[key]
+        if isinstance(found.value, list):
+            written = ",".join(map(str, found.value))
+            raise Misconfigured(
+                f"{key} must be one text, found a list ({found.origin})",
+                remedy=f'Write it with commas: {key.partition(".")[2]} = "{written}"',
+            )
+        return str(found.value)
 
     def number(self, key: str) -> int:
-        """Return a whole-number setting."""
+        """Return a whole-number setting. Raises `Misconfigured` for one outside of its bounds."""
         value = self.values[key].value
+        least, most = BOUNDS.get(key, _ANY_NUMBER)
         try:
-            return int(str(value))
+            number = int(str(value))
         except ValueError:
             raise Misconfigured(
                 f"{key} must be a whole number, found '{value}' ({self.values[key].origin})",
                 remedy=f"Mend it there; what holds now: penstock config show {key}",
             ) from None
+        if not least <= number <= most:
+            raise Misconfigured(
+                f"{key} must be from {least} to {most}, found {number} ({self.values[key].origin})",
+                remedy=f"Mend it there; what holds now: penstock config show {key}",
+            )
+        return number
 
     def spark(self) -> dict[str, str]:
         """Return the settings that are Spark's own, as Spark writes them."""
@@ -194,7 +229,8 @@ def load(workspace: Path | None = None, **overrides: object) -> Settings:
 
 def root_of(workspace: Path | None) -> Path:
     """Return the folder of a workspace: the named one, `PENSTOCK_WORKSPACE`, or this folder."""
-    return Path(workspace or os.environ.get("PENSTOCK_WORKSPACE") or ".").resolve()
+    named = workspace or os.environ.get("PENSTOCK_WORKSPACE") or "."
+    return Path(os.path.expanduser(named)).resolve()
 
 
 def kept_token(workspace: Path) -> str:
@@ -239,8 +275,8 @@ def _file(path: Path) -> dict[str, object]:
     if not path.exists():
         return {}
     try:
-        parsed = tomllib.loads(path.read_text())
-    except tomllib.TOMLDecodeError as error:
+        parsed = tomllib.loads(path.read_bytes().decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise Misconfigured(
             f"{path} is not valid TOML: {error}",
             remedy="Mend the line that is named: sections are [name], texts stand in quotes.",

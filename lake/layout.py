@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -102,7 +103,8 @@ def lake_root(place: str | Path, *, base: Path | None = None) -> str:
     text = str(place)
     scheme, separator, rest = text.partition("://")
     if not separator:
-        return str(((base or Path()) / text.removeprefix(f"{LOCAL}:")).resolve())
+        place = os.path.expanduser(text.removeprefix(f"{LOCAL}:"))
+        return str(((base or Path()) / place).resolve())
     if scheme == LOCAL:
         return str(Path(unquote(urlsplit(text).path)).resolve())
     if scheme not in OBJECT_STORES:

@@ -12,7 +12,7 @@ from typing import Any
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from apps.pipeline.metrics import PipelineMetrics
-from kernel.errors import PenstockError
+from kernel.errors import PenstockError, Unavailable
 from service.access import Access
 from service.standstills import of_pipeline
 
@@ -141,9 +141,16 @@ def serve(
     """Serve health, metrics and `/sources` from a thread; returns the server.
 
     Health's status is for everybody under one of our names; what it is about needs the token, as
-    the others do: reasons quote databases, connectors and queries.
+    the others do: reasons quote databases, connectors and queries. Raises `Unavailable` where the
+    port is taken.
     """
-    server = Endpoint((host, port), access, metrics, health, sources)
+    try:
+        server = Endpoint((host, port), access, metrics, health, sources)
+    except OSError as error:
+        raise Unavailable(
+            f"{host}:{port} cannot be listened on: {error.strerror}",
+            remedy="Set pipeline.port to a free one, or end what listens there.",
+        ) from error
     threading.Thread(
         target=server.serve_forever,
         # A stop waits for as long as this.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +14,7 @@ from apps.access import Section, access_of, bearing, token_of
 from apps.pipeline.endpoint import serve
 from apps.pipeline.metrics import PipelineMetrics
 from apps.settings import TOKEN_FILE, load
-from kernel.errors import Misconfigured
+from kernel.errors import Misconfigured, Unavailable
 from penstock_client.access import found_token
 from service.access import Access
 
@@ -130,6 +131,14 @@ def test_a_client_finds_the_workspace_around_it(
     monkeypatch.setenv("PENSTOCK_WORKSPACE", str(elsewhere))
     assert found_token(LOCAL, None) == ""
     assert found_token(LOCAL, tmp_path) == "written"
+
+
+def test_a_port_of_the_pipeline_that_is_taken_is_said() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(Unavailable, match=f"{port} cannot be listened on") as refused:
+            serve("127.0.0.1", port, Access(token="secret"), PipelineMetrics(), lambda: (True, {}))
+    assert "pipeline.port" in str(refused.value.remedy)
 
 
 def test_the_pipeline_shows_strangers_its_status_alone() -> None:
