@@ -238,12 +238,17 @@ def connect(around: Surroundings, needs: tuple[str, ...]) -> Part:
 
 
 def _write_properties(path: Path, values: Mapping[str, str]) -> None:
-    text = "".join(f"{key}={_escaped(value)}\n" for key, value in values.items())
+    text = "".join(f"{key}={escaped(value)}\n" for key, value in values.items())
     write_atomically(path, text)
 
 
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\")
+def escaped(value: str) -> str:
+    """Write a value of a Java properties file, which is read as ISO 8859-1: a path may be more."""
+    units = value.encode("utf-16-be", "surrogatepass")
+    codes = (high << 8 | low for high, low in zip(units[::2], units[1::2], strict=True))
+    return "".join(
+        chr(code) if 32 <= code < 127 and code != ord("\\") else f"\\u{code:04x}" for code in codes
+    )
 
 
 def _log4j2(path: Path, *, level: str) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ cannot start a part whose old processes still wind down.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import io
@@ -26,6 +27,7 @@ from typing import Any
 
 _PR_SET_CHILD_SUBREAPER = 36
 _LOCK_WAIT_S = 30.0
+_LOG_LOOK_S = 1.0
 EXIT_LOCKED = 75
 EXIT_NOT_STARTED = 127
 
@@ -37,18 +39,36 @@ class Log:
         self.path, self.limit = path, limit
         self.file = _open_log(path)
         self.size = os.fstat(self.file.fileno()).st_size
+        self.looked = time.monotonic()
 
     def write(self, data: bytes) -> None:
         """Append, starting a new file when this one is full."""
         try:
-            if self.size + len(data) > self.limit:
-                self.file.close()
-                os.replace(self.path, self.path + ".1")
-                self.file = _open_log(self.path)
-                self.size = 0
+            full = self.size + len(data) > self.limit
+            if full or not self._is_there():
+                self._begin_anew(rotate=full)
             self.size += self.file.write(data) or 0
         except OSError:
             return
+
+    def _is_there(self) -> bool:
+        """Whether the file is the one of its name: somebody may have removed it."""
+        now = time.monotonic()
+        if now - self.looked < _LOG_LOOK_S:
+            return True
+        self.looked = now
+        try:
+            return os.path.samestat(os.stat(self.path), os.fstat(self.file.fileno()))
+        except OSError:
+            return False
+
+    def _begin_anew(self, *, rotate: bool) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            if rotate:
+                os.replace(self.path, self.path + ".1")
+        before, self.file = self.file, _open_log(self.path)
+        before.close()
+        self.size = os.fstat(self.file.fileno()).st_size
 
 
 class Shim:

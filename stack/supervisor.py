@@ -9,6 +9,7 @@ replaced whole at every change.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -95,7 +96,7 @@ class Supervisor:
         try:
             while True:
                 await self._needs_ready(running)
-                reason = running.ended = await self._once(running)
+                reason = running.ended = await self._tried(running)
                 if running.ready_for_s() >= self.plan.restarts.stable_s:
                     running.deaths = 0
                 running.deaths += 1
@@ -106,8 +107,17 @@ class Supervisor:
                 self._set(running, "waiting", reason)
                 await asyncio.sleep(self.plan.restarts.pause_s(running.deaths))
         except Exception as error:  # A bug here must show as this part's reason, not vanish.
+            await running.stop()
             self._set(running, "failed", f"supervisor: {error!r}")
             raise
+
+    async def _tried(self, running: Running) -> str:
+        """Run the part once; a machine that cannot start it just now is a death like another."""
+        try:
+            return await self._once(running)
+        except OSError as error:
+            await running.stop()
+            return f"cannot be run: {error}"
 
     async def _needs_ready(self, running: Running) -> None:
         for name in running.part.needs:
@@ -202,7 +212,9 @@ class Supervisor:
         running.become(state, reason)
         self._publish()
         if self.on_change is not None:
-            self.on_change(running)
+            # Whoever listened may be gone; the parts are watched all the same.
+            with contextlib.suppress(OSError, ValueError):
+                self.on_change(running)
 
     def _publish(self) -> None:
         document = {

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -19,8 +20,10 @@ from kernel.errors import InvalidRequest, NotFound, Unavailable
 from stack import control, logs
 from stack.plan import Part, Probe, StackPlan, Step
 from stack.planning import UpOptions
+from stack.running_part import Running
 from stack.status import parts
 from stack.status import status as status_of
+from stack.supervisor import Supervisor
 from tests.faults.dummy import QUICK, Bench, bench
 from tests.support.services.waiting import until
 
@@ -361,6 +364,59 @@ def test_reset_removes_the_stack_and_nothing_else(stack: Bench) -> None:
     assert sorted(path.name for path in stack.root.iterdir()) == ["journal", "lake"]
     assert not stack.living()
     assert control.reset(stack.root) == []
+
+
+def test_reset_leaves_a_lake_that_lies_among_the_data_of_the_stack(stack: Bench) -> None:
+    stack.up(stack.part("part"))
+    lake = stack.workspace.folder / "data" / "lake"
+    lake.mkdir(parents=True)
+    (lake / "kept").write_text("rows")
+    (lake.parent / "topics").mkdir()
+    control.reset(stack.root, lake=lake)
+    left = [path for path in stack.workspace.folder.rglob("*") if path.is_file()]
+    assert left == [lake / "kept"]
+    assert [path.name for path in lake.parent.iterdir()] == ["lake"]
+
+
+def test_a_part_that_cannot_be_started_is_tried_again(
+    stack: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine lacks memory or processes for a moment."""
+    begin, tries = Running.start, [OSError(11, "no more processes")] * 2
+
+    async def start(self: Running) -> None:
+        if tries:
+            raise tries.pop()
+        await begin(self)
+
+    monkeypatch.setattr(Running, "start", start)
+    state = asyncio.run(_kept(stack, said=lambda _: None))
+    assert state == ("ready", 2)
+
+
+def test_a_part_is_watched_though_nobody_can_be_told_of_it(stack: Bench) -> None:
+    def said(_: object) -> None:
+        raise BrokenPipeError
+
+    assert asyncio.run(_kept(stack, said=said)) == ("ready", 0)
+
+
+async def _kept(stack: Bench, said: Callable[[object], None]) -> tuple[str, int]:
+    """Supervise one part in this process until it is ready or failed, and stop it."""
+    plan = StackPlan(parts=(stack.part("part"),), restarts=QUICK)
+    stack.workspace.make()
+    stack.workspace.write_plan(plan)
+    supervisor = Supervisor(stack.workspace, on_change=said)
+    running = asyncio.create_task(supervisor.run())
+    while True:
+        await asyncio.sleep(0.05)
+        part = supervisor.parts.get("part")
+        if part is not None and part.state in ("ready", "failed"):
+            found = part.state, part.restarts
+            break
+    supervisor.stopping.set()
+    await running
+    return found
 
 
 @pytest.mark.parametrize(
