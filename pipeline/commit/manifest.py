@@ -16,7 +16,7 @@ from operator import or_
 import pyarrow.compute as pc
 
 from kernel.errors import Conflict, LeaseLost, NotFound
-from kernel.positions import CLOSED, Epoch
+from kernel.positions import CLOSED, Epoch, Offsets
 from lake.guarded_commits import mark_of
 from lake.layout import Lake
 from lake.log_lengths import SHORT
@@ -156,7 +156,8 @@ class Manifest:
         if any(row["kind"] == COMMITTED for row in rows):
             return None
         bound = [bound_of(row) for row in rows if row["kind"] == BOUND]
-        return min(bound, key=lambda each: len(each.end), default=None)
+        # Rows come in any order. Each that leaves something out ends lower than the one before.
+        return min(bound, key=lambda each: _read_by(each.end), default=None)
 
     def at(self, epoch: Epoch) -> Committed:
         """Return one committed epoch. Raises `NotFound`."""
@@ -219,6 +220,11 @@ class Manifest:
     def _rows(self, where: pc.Expression, since: int = 0) -> list[dict[str, object]]:
         found = self._tables.read(self._lake.epochs, where=where, since=("epoch", since))
         return [] if found is None else list(found.to_pylist())
+
+
+def _read_by(end: Offsets) -> int:
+    """Return how many records of all topics there are before these offsets."""
+    return sum(sum(places.values()) for places in end.values())
 
 
 def first_progress(last: Committed | None) -> Progress:
