@@ -18,9 +18,9 @@ from lake.tables import Tables
 from pipeline.installs.install_book import JOIN, WANT, InstallBook, InstallEntry, hold, request
 
 
-def awaited(lake: Lake, source: str) -> None:
-    """Hold the cut of a source that is about to start, until its tables are copied."""
-    hold(lake, Tables(), source)
+def awaited(lake: Lake, source: str, slots: int) -> None:
+    """Hold the cut of a source that is about to start with a slot, until its tables are copied."""
+    hold(lake, Tables(), source, slots=slots)
 
 
 def again(lake: Lake, source: str, tables: Sequence[str], *, reason: str) -> None:

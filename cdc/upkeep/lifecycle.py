@@ -160,7 +160,7 @@ def start(
 
     def before_start(incarnation: Incarnation | None) -> None:
         if renew or access.retired is not None or source.snapshot == sources.COPY:
-            copies.awaited(lake, source.name)
+            copies.awaited(lake, source.name, incarnation.slots if incarnation else 0)
         if incarnation is not None:
             # From here on a pipeline that looks takes the new slot for the right one.
             record_incarnation(lake, source.name, incarnation)

@@ -108,11 +108,12 @@ class BulkInstalls:
         the cut `stands_at`.
         """
         cut, taken = progress.cut(source), TakenInstalls()
-        due = [install for install in self._installs(source, numbers) if install.lsn <= cut.reached]
+        waiting = self._installs(source, numbers, progress)
+        due = [install for install in waiting if install.lsn <= cut.reached]
         releasing = [install for install in due if install.releases]
         if cut.held and not releasing:
             return taken
-        for install in due:
+        for install in self._last_of_each(due, progress):
             if install.kind != ALL:
                 taken.mends.append(install)
                 continue
@@ -189,12 +190,39 @@ class BulkInstalls:
             return []
         return [entry for entry in self._book.entries() if entry.number in numbers]
 
-    def _installs(self, source: str, numbers: Collection[int]) -> list[Install]:
-        return [
-            install_of(entry)
-            for entry in self._bound(numbers)
-            if entry.kind == INSTALL and entry.source == source
+    def _installs(self, source: str, numbers: Collection[int], progress: Progress) -> list[Install]:
+        """Return the bound installs, but for those that were read behind a slot that is lost.
+
+        They lack what the source did until its next slot began, and nothing behind them has it.
+        """
+        holds = [
+            entry
+            for entry in self._book.entries()
+            if (entry.kind, entry.source) == (HOLD, source) and entry.number in progress.installs
         ]
+        found: list[Install] = []
+        for entry in self._bound(numbers):
+            if (entry.kind, entry.source) != (INSTALL, source):
+                continue
+            install = install_of(entry)
+            if holds and _behind_lost(install, holds[-1]):
+                lost = InstallDeclined(f"{install.table} was read behind a slot that is lost")
+                self._decline(install, lost, progress)
+            else:
+                found.append(install)
+        return found
+
+    def _last_of_each(self, due: list[Install], progress: Progress) -> list[Install]:
+        """Return what is due, of several copies of a table the last: one epoch swaps it once."""
+        last = {install.table: install for install in due if install.kind == ALL}
+        found: list[Install] = []
+        for install in due:
+            if install.kind != ALL or install is last[install.table]:
+                found.append(install)
+            else:
+                later = InstallDeclined(f"a later copy of {install.table} came with it")
+                self._decline(install, later, progress)
+        return found
 
     @staticmethod
     def _done(install: Install, progress: Progress, taken: TakenInstalls) -> None:
@@ -205,3 +233,14 @@ class BulkInstalls:
     def _decline(install: Install, reason: Exception, progress: Progress) -> None:
         progress.installs.add(install.number)
         progress.declined[str(install.number)] = str(reason)
+
+
+def _behind_lost(install: Install, hold: InstallEntry) -> bool:
+    """Say whether an install is of a slot before the one that a source is held for.
+
+    Ranges do not name their slot: they were read before they were announced.
+    """
+    if install.kind != ALL:
+        return install.number < hold.number
+    # Holds of before they named their slot have none.
+    return install.slots < int(hold.detail.get("slots", 0))

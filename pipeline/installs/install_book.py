@@ -194,13 +194,16 @@ def announce(lake: Lake, tables: Handles, entries: Sequence[InstallEntry]) -> tu
     return tuple(range(first, first + len(entries)))
 
 
-def hold(lake: Lake, tables: Tables, source: str) -> int:
+def hold(lake: Lake, tables: Tables, source: str, *, slots: int = 0) -> int:
     """Make a source's cut stand still until its tables were copied.
 
     Call it before the source's connector starts for the first time, or with a new slot. Rows go to
-    the log meanwhile; `current` shows what it showed before. Returns the number in the book.
+    the log meanwhile; `current` shows what it showed before. `slots` numbers the slot that it
+    starts with: what was read behind an earlier one is taken in no more. Returns the number in the
+    book.
     """
-    return InstallBook(lake, tables).put([InstallEntry(kind=HOLD, id=source, source=source)])[0]
+    entry = InstallEntry(kind=HOLD, id=source, source=source, detail={"slots": slots})
+    return InstallBook(lake, tables).put([entry])[0]
 
 
 def request(lake: Lake, tables: Tables, source: str, names: Sequence[str], *, reason: str) -> int:

@@ -11,7 +11,7 @@ from kernel import failpoints
 from lake.layout import Lake
 from pipeline.commit.manifest import first_progress
 from pipeline.current.tail import FoldPolicy
-from pipeline.installs.install_book import HEAL, hold
+from pipeline.installs.install_book import HEAL, Install, hold
 from tests.support.lake.bulk import NAME, HandLake, some
 from tests.support.lake.folding import SOURCE, TABLE, Done
 
@@ -109,6 +109,71 @@ def test_p9_a_message_whose_end_comes_after_the_release_keeps_nothing_waiting(
     hand.source.commit(Done("u", 1, name="later"))
     hand.epoch()
     assert hand.state() == hand.source.state
+
+
+def lost(hand: HandLake) -> Install:
+    """Lose the slot behind which a copy was just read, and what was done before the next one."""
+    begun(hand)
+    hand.source.commit(Done("c", 20))
+    old = hand.stage(slots=1, releases=True)
+    hand.source.commit(Done("d", 4), Done("u", 5, name="never sent"))
+    hand._rows, hand._ends = len(hand.source.rows), len(hand.source.ends)
+    hold(hand.lake, hand.tables, SOURCE, slots=2)
+    return old
+
+
+def test_p4_a_copy_of_before_a_lost_slot_does_not_take_the_place_of_the_next_one(
+    hand: HandLake,
+) -> None:
+    old = hand.announce(lost(hand))
+    new = hand.announce(hand.stage(slots=2, releases=True))
+    hand.source.commit(Done("c", 21))
+    done = hand.epoch()
+    assert hand.state() == hand.source.state
+    assert done.installs == new
+    assert [*first_progress(done).declined] == [str(number) for number in old]
+
+
+def test_p4_a_copy_of_before_a_lost_slot_releases_nothing(hand: HandLake) -> None:
+    hand.announce(lost(hand))
+    before = hand.state()
+    hand.source.commit(Done("c", 21))
+    done = hand.epoch()
+    assert first_progress(done).cut(SOURCE).held
+    assert hand.state() == before
+
+    hand.announce(hand.stage(slots=2, releases=True))
+    hand.source.commit(Done("u", 21, name="later"))
+    hand.epoch()
+    assert hand.state() == hand.source.state
+
+
+def test_p4_a_range_that_was_read_before_a_slot_was_lost_is_not_mended(hand: HandLake) -> None:
+    begun(hand)
+    hand.source.commit(Done("c", 20))
+    hand.announce(hand.stage(kind=HEAL, low=("1", ""), high=("6", "")))
+    hand.source.commit(Done("d", 4), Done("u", 5, name="never sent"))
+    hand._rows, hand._ends = len(hand.source.rows), len(hand.source.ends)
+    hold(hand.lake, hand.tables, SOURCE, slots=2)
+    hand.announce(hand.stage(slots=2, releases=True))
+    hand.source.commit(Done("c", 21))
+    hand.epoch()
+    assert hand.state() == hand.source.state
+
+
+def test_p4_of_two_copies_of_a_table_that_are_due_together_the_later_one_counts(
+    hand: HandLake,
+) -> None:
+    hold(hand.lake, hand.tables, SOURCE)
+    hand.source.commit(*some(1, 2))
+    first = hand.announce(hand.stage(releases=True))
+    hand.source.commit(Done("d", 1))
+    second = hand.announce(hand.stage())
+    hand.source.commit(Done("c", 3))
+    done = hand.epoch()
+    assert hand.state() == hand.source.state
+    assert done.installs == second
+    assert [*first_progress(done).declined] == [str(number) for number in first]
 
 
 @pytest.mark.parametrize("policy", [None, TAILS])

@@ -182,6 +182,8 @@ class HandLake(IngestedLake):
         low: KeyBound | None = None,
         high: KeyBound | None = None,
         releases: bool = False,
+        slots: int = 0,
+        since: int = 0,
     ) -> Install:
         """Read the source now, in two chunks, and stage it; nothing is announced.
 
@@ -215,6 +217,8 @@ class HandLake(IngestedLake):
             read_at=AT,
             lsns=(lsn, lsn),
             releases=releases,
+            slots=slots,
+            since=since,
         )
 
     def stage_chunk(self, id_: str, chunk: int, range_: KeyRange) -> int:
