@@ -12,15 +12,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from cdc.copies.copy_wanted import joining_tables
+from cdc.copies.copy_wanted import joining_tables, released
 from lake.layout import Lake
 from lake.tables import Tables
+from pipeline.commit.manifest import Manifest, first_progress
 from pipeline.installs.install_book import JOIN, WANT, InstallBook, InstallEntry, hold, request
 
 
 def awaited(lake: Lake, source: str, slots: int) -> None:
     """Hold the cut of a source that is about to start with a slot, until its tables are copied."""
     hold(lake, Tables(), source, slots=slots)
+
+
+def brought(lake: Lake, source: str, slots: int) -> bool:
+    """Say whether a copy that releases the cut of a source was announced behind this slot.
+
+    One that waits for it is as good: until then the cut stands still.
+    """
+    tables = Tables()
+    entries = [entry for entry in InstallBook(lake, tables).entries() if entry.source == source]
+    declined = first_progress(Manifest(lake, tables).last()).declined
+    return released(entries, slots, frozenset(map(int, declined)))
 
 
 def again(lake: Lake, source: str, tables: Sequence[str], *, reason: str) -> None:

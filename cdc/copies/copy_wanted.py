@@ -113,3 +113,15 @@ def released(entries: list[InstallEntry], slots: int, declined: frozenset[int]) 
         install.releases and install.slots == slots and install.number not in declined
         for install in installs
     )
+
+
+def unreleased(source: str, entries: list[InstallEntry], progress: Progress, slots: int) -> bool:
+    """Say whether a source's cut stands still, and no copy that waits for ingest releases it."""
+    waiting = [
+        install_of(entry)
+        for entry in entries
+        if entry.kind == INSTALL and entry.number not in progress.installs
+    ]
+    return progress.cut(source).held and not any(
+        install.releases and install.slots == slots for install in waiting
+    )

@@ -27,7 +27,14 @@ from prometheus_client import CollectorRegistry, Counter
 from cdc.connectors import replication_name
 from cdc.copies.copy_plan import CopyPlan, new_run, plan_table
 from cdc.copies.copy_run import CopyRun, CopyStopped, TableChanged
-from cdc.copies.copy_wanted import open_run, released, stranded, wanted, wants_beside
+from cdc.copies.copy_wanted import (
+    open_run,
+    released,
+    stranded,
+    unreleased,
+    wanted,
+    wants_beside,
+)
 from cdc.database import connected
 from cdc.declarations import FILES
 from cdc.replication import slot
@@ -189,6 +196,10 @@ class TableCopier:
             self._book.put([InstallEntry(kind=DONE, id=plan.run, source=source.name)])
             plan = None
         missing = wanted(entries, captured, incarnation.slots, whole=whole, declined=declined)
+        holds = plan is None and unreleased(source.name, entries, progress, incarnation.slots)
+        if holds:
+            # Whatever was copied before: behind the release only what comes with it is folded.
+            missing = list(captured)
         copied = {*missing, *(() if plan is None else (each.table for each in plan.tables))}
         self._strand(source, stranded(source.name, entries, captured, progress, copied=copied))
         if plan is None and not missing:
@@ -202,7 +213,7 @@ class TableCopier:
                 source=source.name,
                 slots=incarnation.slots,
                 since=int(lsn_from_text(incarnation.since)),
-                releases=whole and not released(entries, incarnation.slots, declined),
+                releases=holds or (whole and not released(entries, incarnation.slots, declined)),
                 wants=tuple(e.number for e in entries if e.kind == WANT),
                 tables=(),
             )

@@ -159,8 +159,11 @@ def start(
     lake = Lake.at(site.lake)
 
     def before_start(incarnation: Incarnation | None) -> None:
-        if renew or access.retired is not None or source.snapshot == sources.COPY:
-            copies.awaited(lake, source.name, incarnation.slots if incarnation else 0)
+        slots = incarnation.slots if incarnation is not None else 0
+        anew = renew or access.retired is not None
+        by_copy = source.snapshot == sources.COPY
+        if anew or (by_copy and not copies.brought(lake, source.name, slots)):
+            copies.awaited(lake, source.name, slots)
         if incarnation is not None:
             # From here on a pipeline that looks takes the new slot for the right one.
             record_incarnation(lake, source.name, incarnation)

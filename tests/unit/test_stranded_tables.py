@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,15 +13,20 @@ import pytest
 from apps.capture import capture_site
 from apps.pipeline.health import waiting_in
 from apps.settings import load
+from cdc import capture
+from cdc.capture import SourceAccess
 from cdc.copies import table_copier
 from cdc.copies.copy_wanted import stranded
 from cdc.copies.table_copier import TableCopier
-from cdc.sources import CONNECTOR
+from cdc.sources import CONNECTOR, COPY
+from cdc.upkeep import lifecycle
+from kernel.errors import Unavailable
 from lake.layout import Lake
 from pipeline.commit.manifest import first_progress
 from pipeline.commit.manifest_rows import Committed
 from pipeline.ddl.held_tables import stranded_hold
 from pipeline.installs.install_book import (
+    HOLD,
     INSTALL,
     JOIN,
     STRAND,
@@ -29,6 +35,7 @@ from pipeline.installs.install_book import (
     hold,
 )
 from pipeline.position.progress import Progress
+from schemas.incarnations import Incarnation
 from service.lake_documents import table_list
 from service.standstills import of_pipeline
 from tests.support.lake.bulk import NAME, HandLake, some
@@ -194,3 +201,66 @@ def test_no_table_is_stranded_where_the_cut_is_held_or_folds_all_or_the_table_is
     progress.cut(SOURCE).held = False
     progress.held[SOURCE] = {TABLE: stranded_hold(from_epoch=3)}
     assert stranded(SOURCE, [], [TABLE], progress, copied=[]) == []
+
+
+COPIED = cast(Any, SimpleNamespace(name=SOURCE, snapshot=COPY))
+FIRST = Incarnation(system="1", timeline=1, slots=1, since="0/0")
+AGAIN = cast(Any, SimpleNamespace(slots={SOURCE: FIRST}, captures={SOURCE: {TABLE: None}}))
+
+
+def copied(hand: HandLake) -> None:
+    """Take in a copy that was read behind the source's first slot."""
+    hand.announce(hand.stage(slots=1, releases=True))
+    hand.source.commit(Done("c", 8))
+    hand.epoch()
+    assert hand.state() == hand.source.state
+
+
+def test_p4_a_cut_that_is_held_once_more_gets_a_copy_of_all_that_releases_it(
+    hand: HandLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied(hand)
+    copier, plans = copier_of(hand, tmp_path), list[tuple[bool, list[str]]]()
+    monkeypatch.setattr(copier, "_streams", lambda _: True)
+    monkeypatch.setattr(
+        copier, "_copy", lambda _, plan, wanted, __: plans.append((plan.releases, [*wanted]))
+    )
+    copier._look_at(COPIED, AGAIN)
+    assert plans == []
+    hold(hand.lake, hand.tables, SOURCE, slots=1)
+    hand.source.commit(Done("c", 9))
+    hand.epoch()
+    copier._look_at(COPIED, AGAIN)
+    assert plans == [(True, [TABLE])]
+    hand.announce(hand.stage(slots=1, releases=True))
+    copier._look_at(COPIED, AGAIN)
+    hand.source.commit(Done("c", 10))
+    hand.epoch()
+    copier._look_at(COPIED, AGAIN)
+    assert len(plans) == 1
+    assert hand.state() == hand.source.state
+
+
+def test_p4_a_connector_that_is_made_again_holds_no_cut_that_was_released(
+    hand: HandLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ensure(
+        *_: object, before_start: Callable[[Incarnation | None], None], **__: object
+    ) -> None:
+        before_start(FIRST)
+        raise Unavailable("that is all")
+
+    monkeypatch.setattr(lifecycle, "allow_records", lambda *_: None)
+    monkeypatch.setattr(lifecycle, "access_of", lambda *_: SourceAccess(dsn="", known=FIRST))
+    monkeypatch.setattr(capture, "ensure", ensure)
+    site = cast(Any, SimpleNamespace(lake=hand.lake.root, placement=None))
+
+    def held() -> int:
+        with pytest.raises(Unavailable):
+            lifecycle.start(site, COPIED, cast(Any, None))
+        return [entry.kind for entry in hand.book.entries()].count(HOLD)
+
+    # The first is of the copy that the tables began with.
+    assert held() == 2, "nothing was copied behind this slot"
+    hand.announce(hand.stage(slots=1, releases=True))
+    assert (held(), held()) == (2, 2)
