@@ -109,6 +109,9 @@ class BulkInstalls:
         """
         cut, taken = progress.cut(source), TakenInstalls()
         waiting = self._installs(source, numbers, progress)
+        since = [install.since for install in waiting if install.releases]
+        if cut.held and since:
+            cut.give_up(max(since))
         due = [install for install in waiting if install.lsn <= cut.reached]
         releasing = [install for install in due if install.releases]
         if cut.held and not releasing:

@@ -34,8 +34,9 @@ from pipeline.ddl.steps import Evolution
 from pipeline.ddl.table_plans import SchemaFollower
 from pipeline.log.committed_changes import EndsBetween, transactions_of
 from pipeline.log.large_folds import LARGE_ROWS, LogRows, split
-from pipeline.position.cut import Advance, Cut
+from pipeline.position.cut import Cut
 from pipeline.position.progress import Progress
+from pipeline.position.transactions import Advance
 
 log = logging.getLogger("penstock.tables")
 

@@ -27,51 +27,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 
 from kernel.positions import Offsets, covers
 from lake.table_columns import TRANSACTIONS_TABLE
 from pipeline.position.shortfalls import Shortfalls
+from pipeline.position.transactions import NOWHERE, Advance, End, SeenRows
 from schemas.identifiers import topic_part
 from schemas.records import MESSAGES
-
-_NOWHERE = 2**62  # Behind every END: the order of a transaction of which none is known.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advance:
-    """What became complete: transactions in commit order, and whether the snapshot did.
-
-    `from_epoch` is the first epoch whose log rows belong to it; None when nothing did. `lacks`
-    are tables of which rows are in quarantine that belong to these transactions.
-    """
-
-    transactions: tuple[str, ...]
-    snapshot: bool
-    from_epoch: int | None
-    lacks: frozenset[str] = frozenset()
-
-    @property
-    def anything(self) -> bool:
-        """Whether there is something to fold."""
-        return self.snapshot or bool(self.transactions)
-
-
-@dataclass(slots=True)
-class _Seen:
-    """Rows of a transaction: counts, the greatest LSN, and the commit before it (`order`)."""
-
-    first_epoch: int
-    counts: dict[str, int]
-    lsn: int = 0
-    order: int = _NOWHERE
-
-
-@dataclass(frozen=True, slots=True)
-class _End:
-    transaction_id: str
-    lsn: int
-    counts: Mapping[str, int]
 
 
 class Cut:
@@ -83,10 +45,10 @@ class Cut:
     def __init__(self) -> None:
         self.lsn = 0
         self.snapshot_done = False
-        self._ends: deque[_End] = deque()
+        self._ends: deque[End] = deque()
         self._last_end_lsn = 0
-        self._seen: dict[str, _Seen] = {}
-        self._snapshot = _Seen(0, {})
+        self._seen: dict[str, SeenRows] = {}
+        self._snapshot = SeenRows(0, {})
         self._snapshot_lsn = 0
         self._expected: dict[str, int] = {}
         self._snapshot_ended = False
@@ -131,15 +93,15 @@ class Cut:
 
         `order` is the end of the commit before the transaction, 0 where it is not known.
         """
-        seen = self._seen.setdefault(name, _Seen(epoch, {}))
+        seen = self._seen.setdefault(name, SeenRows(epoch, {}))
         seen.counts[table] = seen.counts.get(table, 0) + rows
-        seen.lsn, seen.order = max(seen.lsn, lsn), min(seen.order, order or _NOWHERE)
+        seen.lsn, seen.order = max(seen.lsn, lsn), min(seen.order, order or NOWHERE)
 
     def snapshot_row(self, table: str, *, lsn: int, epoch: int) -> None:
         """Count a row of a snapshot. One at a higher LSN starts the snapshot over."""
         if lsn > self._snapshot_lsn:
             self._snapshot_lsn = lsn
-            self._snapshot = _Seen(epoch, {})
+            self._snapshot = SeenRows(epoch, {})
         if lsn == self._snapshot_lsn:
             counts = self._snapshot.counts
             counts[table] = counts.get(table, 0) + 1
@@ -157,14 +119,14 @@ class Cut:
         if lsn <= self._last_end_lsn:
             return False
         self._last_end_lsn = lsn
-        self._ends.append(_End(transaction_id, lsn, dict(counts)))
+        self._ends.append(End(transaction_id, lsn, dict(counts)))
         return True
 
     def late_end(self, transaction_id: str, lsn: int, counts: Mapping[str, int]) -> bool:
         """Take note of an END that was in quarantine; return False for one of no use any more."""
         if lsn <= self.reached or any(end.transaction_id == transaction_id for end in self._ends):
             return False
-        ends = [*self._ends, _End(transaction_id, lsn, dict(counts))]
+        ends = [*self._ends, End(transaction_id, lsn, dict(counts))]
         self._ends = deque(sorted(ends, key=lambda end: end.lsn))
         self._last_end_lsn = max(lsn, self._last_end_lsn)
         return True
@@ -200,6 +162,31 @@ class Cut:
         }
         known = open_ | self._seen.keys() | self._begun
         self._restarted = {tx: ends for tx, ends in self._restarted.items() if tx in known}
+
+    def give_up(self, since: int) -> None:
+        """While held, pass transactions up to `since` that lack rows for good: copies have them.
+
+        Kafka may have lost what it was to bring of them. Their rows are waited for until all has
+        been read that it held after this was asked first.
+        """
+        lacking = [end for end in self._ends if end.lsn <= since]
+        for end in lacking:
+            self._restarted.setdefault(end.transaction_id, {})
+        for end in lacking:
+            if not self._settled(end):
+                break
+            self._ends.popleft()
+            del self._restarted[end.transaction_id]
+            self._leave_behind(end)
+        if self._last_end_lsn > since and not (self._ends and self._ends[0].lsn <= since):
+            # ENDs come in order: that of rows which stand before one behind `since` never does.
+            open_ = {end.transaction_id for end in self._ends}
+            self._seen = {
+                tx: seen
+                for tx, seen in self._seen.items()
+                if tx in open_ or max(seen.lsn, seen.order) > since
+            }
+        self._advance_behind()
 
     def installed(self, table: str) -> None:
         """Take note that a table has been copied by itself."""
@@ -247,12 +234,15 @@ class Cut:
         while self._ends and self._complete(self._ends[0], first):
             end = self._ends.popleft()
             self._pass(end)
-            seen = self._seen.pop(end.transaction_id, None)
-            if seen is not None:
-                since = self._ready_from
-                self._ready_from = min(seen.first_epoch, since if since is not None else 2**62)
-            self._ready_lsn = end.lsn
+            self._leave_behind(end)
         self._forget_without_end(first)
+
+    def _leave_behind(self, end: End) -> None:
+        seen = self._seen.pop(end.transaction_id, None)
+        if seen is not None:
+            since = self._ready_from
+            self._ready_from = min(seen.first_epoch, since if since is not None else 2**62)
+        self._ready_lsn = end.lsn
 
     def waiting_for(self) -> str | None:
         """Say what holds the cut: the transaction or snapshot and the rows missing, or None."""
@@ -299,7 +289,7 @@ class Cut:
             for table, rows in self._expected.items()
         )
 
-    def _complete(self, end: _End, first_without_end: int) -> bool:
+    def _complete(self, end: End, first_without_end: int) -> bool:
         settled = self._settled(end)
         if end.transaction_id in self._restarted and not settled:
             return False
@@ -310,11 +300,11 @@ class Cut:
         lacking = self._lacking(end)
         return not lacking or (settled and self.shortfalls.excuses(lacking))
 
-    def _settled(self, end: _End) -> bool:
+    def _settled(self, end: End) -> bool:
         """Say whether all has been read that Kafka held after an END that was in question."""
         return self._restarted.get(end.transaction_id, {}) is None
 
-    def _lacking(self, end: _End) -> dict[str, int]:
+    def _lacking(self, end: End) -> dict[str, int]:
         seen = self._seen.get(end.transaction_id)
         have = seen.counts if seen else {}
         lacking = {table: rows - have.get(table, 0) for table, rows in end.counts.items()}
@@ -327,7 +317,7 @@ class Cut:
         """
         ended = {end.transaction_id for end in self._ends}
         orders = (seen.order for tx, seen in self._seen.items() if tx not in ended)
-        return min(orders, default=_NOWHERE)
+        return min(orders, default=NOWHERE)
 
     def _forget_without_end(self, first: int) -> None:
         """Forget transactions that were passed without an END, if one was waived."""
@@ -339,7 +329,7 @@ class Cut:
             del self._seen[transaction]
         self.shortfalls.take({TRANSACTIONS_TABLE: 1})
 
-    def _pass(self, end: _End) -> set[str]:
+    def _pass(self, end: End) -> set[str]:
         """Settle accounts for a complete transaction; return tables that lack an unread row."""
         self._restarted.pop(end.transaction_id, None)
         return self.shortfalls.take(self._lacking(end))
@@ -379,9 +369,9 @@ class Cut:
                 "snapshot_ended": bool(ended),
             }:
                 cut.lsn, cut.snapshot_done, cut._last_end_lsn = lsn, done, last
-                cut._ends = deque(_End(tx, at_lsn, wanted) for tx, at_lsn, wanted in ends)
-                cut._seen = {tx: _Seen(*found) for tx, found in seen.items()}
-                cut._snapshot_lsn, cut._snapshot = at, _Seen(first, counts)
+                cut._ends = deque(End(tx, at_lsn, wanted) for tx, at_lsn, wanted in ends)
+                cut._seen = {tx: SeenRows(*found) for tx, found in seen.items()}
+                cut._snapshot_lsn, cut._snapshot = at, SeenRows(first, counts)
                 cut._expected, cut._snapshot_ended = expected, ended
             case _:
                 raise ValueError(f"not a kept cut: {kept!r}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -181,3 +182,27 @@ def test_a_release_forgets_no_restart_of_a_transaction_that_is_still_sent() -> N
     cut.row("7", "public.a", epoch=2, lsn=10)
     cut.end("7", 20, {"public.a": 1})
     assert not cut.advance().anything
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_p9_rows_of_before_a_copy_are_waited_for_until_kafka_has_no_more(late: bool) -> None:
+    cut, ends = Cut(), {"a": {"0": 9}}
+    cut.hold()
+    cut.end("1", 20, {"public.a": 1})
+    cut.row("lost", "public.a", epoch=1, lsn=15, order=10)
+    cut.row("2", "public.a", epoch=2, lsn=35, order=20)
+    cut.end("2", 40, {"public.a": 1})
+    for read in (3, 4, 9):
+        cut.advance()
+        cut.give_up(25)
+        assert cut.reached == 0, "more of it may come"
+        cut = Cut.from_json(cut.to_json())
+        if late and read == 9:
+            cut.row("1", "public.a", epoch=3, lsn=15, order=10)
+        cut.settle({"a": {"0": read}}, lambda: ends)
+    cut.advance()
+    cut.give_up(25)
+    assert cut.reached == 40
+    assert cut.pending_from_epoch(default=9) == 2
+    cut.release(copied={"public.a"}, since=25)
+    assert cut.pending_from_epoch(default=9) == 9

@@ -176,6 +176,24 @@ def test_p4_of_two_copies_of_a_table_that_are_due_together_the_later_one_counts(
     assert [*first_progress(done).declined] == [str(number) for number in first]
 
 
+def test_p9_rows_that_kafka_lost_do_not_keep_a_copy_behind_the_next_slot_waiting(
+    hand: HandLake,
+) -> None:
+    begun(hand)
+    since = hand.source.commit(Done("c", 20))
+    hand.epoch(rows=0)
+    hand._rows = len(hand.source.rows)
+    hold(hand.lake, hand.tables, SOURCE, slots=2)
+    hand.source.commit(Done("c", 21), Done("d", 4))
+    hand.epoch()
+    hand.announce(hand.stage(slots=2, releases=True, since=since))
+    for name in ("asked", "read", "given up"):
+        hand.source.commit(Done("u", 21, name=name))
+        done = hand.epoch()
+    assert hand.state() == hand.source.state
+    assert done.pending_from == {SOURCE: done.epoch + 1}
+
+
 @pytest.mark.parametrize("policy", [None, TAILS])
 def test_p4_changes_that_were_folded_before_are_folded_again_over_the_rows(
     lake: Lake, policy: FoldPolicy | None
