@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from cdc.database import Connection
@@ -42,6 +42,8 @@ class CopyPlan:
 
     `slots` numbers the source's slot, which began at `since`. `releases`: the source's cut is held
     for it. `wants` are the requests that it answers. `began_at` None before it is in the book.
+    Rows may be as old as `read_at`, which is before the first snapshot: whatever records were
+    refused from then on, the copy may lack.
     """
 
     run: str
@@ -51,6 +53,7 @@ class CopyPlan:
     releases: bool
     wants: tuple[int, ...]
     tables: tuple[TablePlan, ...]
+    read_at: datetime
     began_at: datetime | None = None
 
     def entry(self) -> InstallEntry:
@@ -58,16 +61,20 @@ class CopyPlan:
         detail = asdict(self)
         for name in ("run", "source", "began_at"):
             del detail[name]
+        detail["read_at"] = self.read_at.isoformat()
         return InstallEntry(kind=RUN, id=self.run, source=self.source, detail=detail)
 
 
 def plan_of(entry: InstallEntry) -> CopyPlan:
     """Read a copy back from its row."""
     found = dict(entry.detail)
+    read_at = found.pop("read_at", None)
     return CopyPlan(
         run=entry.id,
         source=entry.source,
         began_at=entry.at,
+        # Plans of before it was kept were written when their first snapshot was there.
+        read_at=datetime.fromisoformat(read_at) if read_at else entry.at or datetime.now(UTC),
         wants=tuple(found.pop("wants")),
         tables=tuple(_table(each) for each in found.pop("tables")),
         **found,

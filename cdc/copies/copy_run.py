@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextvars import copy_context
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import partial
 
 import pyarrow as pa
@@ -164,7 +163,7 @@ class CopyRun:
             columns=table.columns,
             keys=captured_columns(table.keys),
             rows=staged.rows,
-            read_at=datetime.now(UTC),
+            read_at=self._plan.read_at,
             lsns=known,
             run=self._plan.run,
             slots=self._plan.slots,

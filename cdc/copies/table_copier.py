@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 from prometheus_client import CollectorRegistry, Counter
 
@@ -216,6 +217,7 @@ class TableCopier:
                 releases=holds or (whole and not released(entries, incarnation.slots, declined)),
                 wants=tuple(e.number for e in entries if e.kind == WANT),
                 tables=(),
+                read_at=datetime.now(UTC),
             )
         else:
             plan = replace(plan, wants=(*plan.wants, *wants_beside(plan, entries)))

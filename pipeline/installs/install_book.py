@@ -76,7 +76,7 @@ class InstallEntry:
 class Install:
     """Rows of `table` with keys in [`low`, `high`), as of `lsn`, staged under `id`.
 
-    `kind`: `all` replaces the table, `heal` a range. `read_at` is the moment of `lsn`.
+    `kind`: `all` replaces the table, `heal` a range. `read_at` is a moment before any was read.
     `keys` are lake names. `lsns` gives, per chunk, the LSN at which it was read. `releases`: the
     source's cut was held for this. `slots` numbers the source's slot, which began at `since`.
     `version` is the generation's as announced, before anything was folded into it.

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import threading
+from dataclasses import replace
+from datetime import timedelta
 from itertools import permutations
+from typing import Any, cast
 
 import pytest
 
+from cdc.copies.copy_plan import CopyPlan, TablePlan, plan_of
+from cdc.copies.copy_run import CopyRun
 from lake.layout import Lake
 from pipeline.position.progress import Progress
 from schemas.key_ranges import KeyRange, cut_at
-from tests.support.lake.bulk import HandLake, some
-from tests.support.lake.folding import Done
+from tests.support.lake.bulk import COLUMNS, KEYS, HandLake, some
+from tests.support.lake.folding import AT, SOURCE, TABLE, Done
 
 LOW, MIDDLE, HIGH = cut_at([("4", ""), ("7", "")])
+EVERY = KeyRange(low=None, high=None)
 
 
 def begun(hand: HandLake) -> HandLake:
@@ -101,3 +108,41 @@ def test_deleted_rows_that_are_kept_need_one_lsn(lake: Lake) -> None:
     resumed(hand, Done("d", 7))
 
     assert len(declined(hand)) == 1
+
+
+def test_p9_a_copy_is_as_old_as_the_moment_before_its_first_snapshot(hand: HandLake) -> None:
+    """A record that was refused while tables were read is not among what the copy has."""
+    table = TablePlan(
+        table=TABLE,
+        install="read",
+        columns=COLUMNS,
+        keys=KEYS,
+        soft_deletes=False,
+        ranges=(EVERY,),
+        rows=10,
+    )
+    plan = CopyPlan(
+        run="begun",
+        source=SOURCE,
+        slots=1,
+        since=0,
+        releases=False,
+        wants=(),
+        tables=(table,),
+        read_at=AT,
+    )
+    entry = replace(plan.entry(), at=AT + timedelta(hours=1))
+    hand.stage_chunk("read", 0, EVERY)
+    run = CopyRun(
+        hand.lake,
+        cast(Any, None),
+        plan_of(entry),
+        dsn="",
+        salt="",
+        readers=1,
+        stop=threading.Event(),
+    )
+    (install,) = run.installs()
+    assert install.read_at == AT
+    del entry.detail["read_at"]
+    assert plan_of(entry).read_at == entry.at, "so old are plans that do not say"
