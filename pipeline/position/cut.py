@@ -246,9 +246,9 @@ class Cut:
 
     def waiting_for(self) -> str | None:
         """Say what holds the cut: the transaction or snapshot and the rows missing, or None."""
-        if self.held:
+        if self.held and self.poisoned() is None:
             return "its tables are being copied"
-        if not self.snapshot_done and (self._expected or self._snapshot.counts):
+        if not (self.held or self.snapshot_done) and (self._expected or self._snapshot.counts):
             return f"snapshot: expected {self._expected}, have {self._snapshot.counts}"
         if not self._ends:
             return None
@@ -264,7 +264,7 @@ class Cut:
 
     def poisoned(self) -> str | None:
         """Return what its records in quarantine hold the cut: `_messages`, `_transactions`."""
-        if self.held or not self._ends or not self._settled(self._ends[0]):
+        if not self._ends or not self._settled(self._ends[0]):
             return None
         end, unread = self._ends[0], self.shortfalls.unread
         if unread[MESSAGES] and MESSAGES in self._lacking(end):

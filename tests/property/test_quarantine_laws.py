@@ -14,7 +14,7 @@ from kernel.errors import NotFound
 from lake.layout import Lake
 from lake.tables import Tables
 from pipeline.commit.manifest_rows import Committed
-from pipeline.installs.install_book import DECODE, WAIVE
+from pipeline.installs.install_book import DECODE, WAIVE, hold
 from projections.serve.query import ask
 from tests.support.lake.folding import Done
 from tests.support.lake.poisoned import ENDS, GOODS, ITEMS, PoisonedShop, topic_of
@@ -119,6 +119,23 @@ def test_p5_an_end_that_cannot_be_read_holds_its_source_until_it_is_decoded(lake
     done = settled(shop)
     assert shop.state(ITEMS, done) == shop.expected(ITEMS)
     assert shop.ingest.poisoned() == {}
+
+
+def test_p11_an_end_that_cannot_be_read_is_told_while_tables_are_copied(lake: Lake) -> None:
+    shop = PoisonedShop(lake)
+    shop.commit({ITEMS: [Done("c", 1)]})
+    settled(shop)
+    hold(lake, shop.tables, "shop")
+    shop.commit({ITEMS: [Done("c", 2)]}, spoil={(ENDS, 0)})
+    shop.commit({ITEMS: [Done("c", 3)]})
+    settled(shop)
+    assert shop.ingest.poisoned() == {"shop": ENDS}
+    assert shop.ingest.waiting_for()["shop"].startswith("transaction ")
+    shop.mended = True
+    shop.decide(DECODE, ENDS)
+    settled(shop)
+    assert shop.ingest.poisoned() == {}
+    assert shop.ingest.waiting_for() == {"shop": "its tables are being copied"}
 
 
 def test_p8_an_end_that_is_waived_leaves_its_rows_in_the_log(lake: Lake) -> None:
