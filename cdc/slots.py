@@ -169,6 +169,20 @@ def refuse_lost(source: str, reason: str) -> None:
     )
 
 
+def refuse_set_back(source: str, server: SourceServer, seen: int) -> None:
+    """Raise where a server ends before what has come from it: its changes are taken for old ones.
+
+    Behind a new slot, too: places in the lake are those of the server as it was.
+    """
+    if server.lsn < seen:
+        raise Incompatible(
+            f"the server ends at {lsn_to_text(server.lsn)}, before {lsn_to_text(Lsn(seen))}, up to"
+            f" which the lake has source {source}",
+            remedy="Capture it under another name: penstock source add OTHER; or repeat this when"
+            " the server is past that place.",
+        )
+
+
 def unreadable(cause: str | None) -> str | None:
     """Say why a connector that failed can never read on from its slot; None where it may.
 

@@ -24,13 +24,13 @@ from cdc.removal import Removal, retire_connector, retire_slot
 from cdc.removal import remove as removal_of
 from cdc.scope import Scope, scope_of
 from cdc.site import CaptureSite
-from cdc.slots import refuse_lost
+from cdc.slots import refuse_lost, refuse_set_back
 from cdc.sources import Source
 from cdc.upkeep.noted_incarnations import forget_incarnation, noted, record_incarnation, renewing
 from kernel.errors import Conflict, Misconfigured, NotFound, PenstockError, Unavailable
 from lake.layout import Lake
 from lake.tables import Tables
-from pipeline.commit.manifest import Manifest
+from pipeline.commit.manifest import Manifest, first_progress
 from pipeline.ddl.held_tables import hold_document
 from pipeline.installs.install_book import InstallBook
 from pipeline.position.progress import Progress
@@ -212,7 +212,8 @@ def resnapshot(
     """Copy tables anew. A source whose slot is lost gets a new slot first, and all its tables.
 
     Readers keep the old rows until the new ones replace them in one commit. Repeating it after a
-    crash is safe. Raises `NotFound` for a table that is not captured.
+    crash is safe. Raises `NotFound` for a table that is not captured, `Incompatible` for a server
+    that ends before what the lake has.
     """
     lake = Lake.at(site.lake)
     known = captured_tables(lake, source.name)
@@ -235,6 +236,8 @@ def resnapshot(
             copies.again(lake, source.name, chosen, reason="penstock source resnapshot")
             return Resnapshot(source=source.name, renewed=None, tables=chosen)
         if now.watch is not None:
+            seen = first_progress(Manifest(lake, Tables()).last()).cut(source.name).seen_up_to
+            refuse_set_back(source.name, now.watch.server, seen)
             renewing(lake, source.name, now.watch.server, lost)
         started = start(site, source, connect, renew=True, timeout_s=timeout_s)
         if gaps_:

@@ -141,6 +141,11 @@ class Cut:
         """LSN up to which every transaction is complete: `lsn`, or ahead of it while held."""
         return max(self.lsn, self._ready_lsn)
 
+    @property
+    def seen_up_to(self) -> int:
+        """LSN up to which ENDs have come, complete or not: those before it are duplicates."""
+        return max(self.reached, self._last_end_lsn)
+
     def hold(self) -> None:
         """Keep the cut where it is until `release`: tables are being copied from the source."""
         self.held = True

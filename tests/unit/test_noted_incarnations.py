@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from cdc.slots import SourceServer
+from cdc.capture import CaptureStatus
+from cdc.slots import SlotWatch, SourceServer
+from cdc.upkeep import lifecycle
 from cdc.upkeep.noted_incarnations import (
     forget_incarnation,
     incarnation_of,
@@ -15,10 +20,13 @@ from cdc.upkeep.noted_incarnations import (
     record_lost,
     renewing,
 )
+from kernel.errors import Incompatible
 from kernel.positions import Lsn
 from lake.layout import Lake
 from projections.run.catalog import DeployedCatalog, Entry
 from schemas.incarnations import Incarnation
+from tests.support.lake.bulk import HandLake
+from tests.support.lake.folding import SOURCE, TABLE, Done
 
 FIRST = Incarnation(system="s", timeline=1, slots=1, since="0/1")
 SECOND = replace(FIRST, slots=2, since="0/9")
@@ -83,3 +91,34 @@ def test_a_slot_that_is_replaced_while_a_keeper_notes_the_old_one_stays(
     record_lost(lake, "shop", FIRST, "it is gone")
     assert met
     assert incarnation_of(lake, "shop") == SECOND
+
+
+def test_p4_a_server_that_ends_before_what_the_lake_has_gets_no_new_slot(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hand = HandLake(lake)
+    hand.copy(Done("c", 1))
+    # The END that comes last has no rows yet: its transaction is not complete.
+    hand.source.commit(Done("c", 2))
+    hand.epoch(rows=1)
+    assert hand.cut() < hand.source.lsn
+    found = list[CaptureStatus]()
+    renewed = SimpleNamespace(scope=SimpleNamespace(tables=[TABLE]))
+    monkeypatch.setattr(lifecycle, "ConnectClient", lambda _: nullcontext())
+    monkeypatch.setattr(lifecycle, "status", lambda *_: found[-1])
+    monkeypatch.setattr(lifecycle, "missing", lambda *_: [])
+    monkeypatch.setattr(lifecycle, "captured_tables", lambda *_: {TABLE: None})
+    monkeypatch.setattr(lifecycle, "start", lambda *_, **__: renewed)
+
+    def resnapshot(lsn: int) -> lifecycle.Resnapshot:
+        server = SourceServer(system="s", timeline=1, lsn=Lsn(lsn))
+        watch = SlotWatch(slot=None, server=server, limit_bytes=None, alarm=None, lost="set back")
+        found.append(CaptureStatus(source=SOURCE, connector=None, watch=watch, snapshot=""))
+        site = cast(Any, SimpleNamespace(lake=lake.root, connect_url=""))
+        return lifecycle.resnapshot(site, cast(Any, SimpleNamespace(name=SOURCE)))
+
+    with pytest.raises(Incompatible) as refused:
+        resnapshot(hand.source.lsn - 1)
+    assert "another name" in str(refused.value.remedy)
+    assert noted(lake, SOURCE) == (None, False)
+    assert resnapshot(hand.source.lsn).renewed == "set back"
