@@ -7,6 +7,7 @@ enter as deletes at the same place.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -14,7 +15,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kernel.errors import Incompatible, Unavailable
+from kernel.errors import Unavailable
 from kernel.positions import Epoch
 from lake.adoption import StagedFiles, commit_staged
 from lake.datasets import schema_of
@@ -48,6 +49,8 @@ from schemas.pg_exact import EXACT
 from schemas.pg_text import text_to_lake
 from schemas.records import Operation
 
+log = logging.getLogger("penstock.tables")
+
 _HIDDEN = pa.schema(
     [
         ("committed_at", UTC_MICROS),
@@ -71,6 +74,7 @@ class TypedInstalls:
         self._lake = lake
         self._tables = tables
         self._log = CommittedChanges(lake, tables)
+        self._odd: set[str] = set()
 
     def add(
         self,
@@ -146,8 +150,8 @@ class TypedInstalls:
                 rows = apply(rows, evolution.after((places[lsn], BEFORE_ALL)))
                 stamps = _stamps(install, epoch, Operation.READ, (places[lsn], lsn), now)
                 if event_time is not None and event_time in rows.schema.names:
-                    times = moments(rows[event_time], event_time)
-                    rows = rows.append_column(TIME, pc.fill_null(times, install.read_at))
+                    times = self._times(install, rows[event_time], event_time)
+                    rows = rows.append_column(TIME, times)
                     stamps = {name: value for name, value in stamps.items() if name != TIME}
                 yield _shaped(rows, stamps, shape)
         gone = gone_keys(
@@ -161,6 +165,19 @@ class TypedInstalls:
             place = (places[max(places)], install.lsn)
             stamps = _stamps(install, epoch, Operation.DELETE, place, now)
             yield _shaped(apply(gone, evolution.after((place[0], BEFORE_ALL))), stamps, shape)
+
+    def _times(self, install: Install, column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+        """Return the event times of rows; the moment of reading where a row says none."""
+        times, table = moments(column), f"{install.source}.{install.table}"
+        if times.null_count > column.null_count and table not in self._odd:
+            self._odd.add(table)
+            log.warning(
+                "%s: %s is declared as event time, found what is none; rows like it have the time"
+                " at which they were read",
+                table,
+                name,
+            )
+        return pc.fill_null(times, install.read_at)
 
     def _shape(self, install: Install, evolution: Evolution) -> pa.Schema:
         """Return the columns that rows of an install have in the end."""
@@ -238,24 +255,28 @@ def _stamps(
     }
 
 
-def moments(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+def moments(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Read event times as the stream's decoder reads them: without a zone they are UTC.
 
-    Raises `Incompatible` for what is no time.
+    Null for a value that is no time: the row is as good as any other.
     """
     kind = column.type
+    if pa.types.is_date(kind):
+        return column.cast(pa.timestamp("us")).cast(UTC_MICROS)
+    if pa.types.is_timestamp(kind):
+        return column.cast(UTC_MICROS)
+    if pa.types.is_string(kind):
+        found = [None if text is None else _moment(text) for text in column.to_pylist()]
+        return pa.chunked_array([pa.array(found, UTC_MICROS)])
+    return pa.chunked_array([pa.nulls(len(column), UTC_MICROS)])
+
+
+def _moment(text: str) -> datetime | None:
     try:
-        if pa.types.is_date(kind):
-            return column.cast(pa.timestamp("us")).cast(UTC_MICROS)
-        if pa.types.is_timestamp(kind):
-            return column.cast(UTC_MICROS)
-        if pa.types.is_string(kind):
-            found = [None if t is None else datetime.fromisoformat(t) for t in column.to_pylist()]
-            aware = [t if t is None or t.tzinfo else t.replace(tzinfo=UTC) for t in found]
-            return pa.chunked_array([pa.array(aware, UTC_MICROS)])
-    except (ValueError, pa.ArrowInvalid) as error:
-        raise Incompatible(f"{name} is declared as event time: {error}") from error
-    raise Incompatible(f"{name} is declared as event time, and is {kind}")
+        found = datetime.fromisoformat(text)
+    except (ValueError, OverflowError):
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def _shaped(rows: pa.Table, stamps: Mapping[str, object], shape: pa.Schema) -> pa.Table:

@@ -15,11 +15,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import fastavro
+import pyarrow.compute as pc
 import pytest
 
 from cdc.decode import _BAD_TIMES, ChangeDecoder
 from kernel.errors import NotFound, Unavailable
 from kernel.positions import KafkaOffset
+from pipeline.typed.installs import moments
 from schemas.columns import decode_rows, key_columns
 from schemas.records import (
     MESSAGES,
@@ -195,6 +197,37 @@ def test_a_column_that_is_no_time_leaves_the_row_the_time_of_its_commit(
     assert all(change.event_time == change.committed_at for change in found)
     (said,) = [record.getMessage() for record in caplog.records]  # Once, not once per row.
     assert reason in said
+
+
+@pytest.mark.parametrize(
+    ("column", "text"),
+    [
+        ("name", "noon"),
+        ("name", ""),
+        ("name", "infinity"),
+        ("name", "2024-03-03 03:00:00.5"),
+        ("name", "2024-03-03T05:00:00+02:00"),
+        ("name", None),
+        ("seen_at", "2024-03-03T03:00:00.000000Z"),
+        ("price", "one"),
+        ("id", "one"),
+    ],
+)
+def test_a_row_has_the_event_time_that_a_copy_of_it_has(column: str, text: str | None) -> None:
+    record = next(r for r in records(ITEM) if r.offset == 2 and r.partition == 0)
+    assert record.value is not None
+    schema = Schemas().schema(schema_id_of(record.value))
+    parsed = fastavro.parse_schema(json.loads(schema))
+    envelope = fastavro.schemaless_reader(io.BytesIO(record.value[5:]), parsed, None)
+    assert isinstance(envelope, dict)
+    envelope["after"]["seen_at" if column == "seen_at" else "name"] = text
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, parsed, envelope)
+    change = decoder(item=column)(replace(record, value=record.value[:5] + out.getvalue()))
+    assert isinstance(change, Change)
+    rows = decode_rows([change.value], schema, "after")
+    copied = pc.fill_null(moments(rows[column]), change.committed_at)
+    assert copied.to_pylist() == [change.event_time]
 
 
 Spoil = Callable[[KafkaRecord], KafkaRecord]

@@ -8,7 +8,6 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from kernel.errors import Incompatible
 from kernel.positions import Epoch
 from lake.layout import Lake
 from lake.tables import Tables
@@ -66,21 +65,26 @@ def test_a_declared_column_is_the_event_time_of_what_was_read() -> None:
     plain = pa.chunked_array([pa.array([moment.replace(tzinfo=None), None], pa.timestamp("us"))])
     aware = pa.chunked_array([pa.array([moment], pa.timestamp("us", "UTC"))])
     days = pa.chunked_array([pa.array([moment.date()], pa.date32())])
-    assert moments(texts, "at").to_pylist() == [moment, moment, None]
-    assert moments(plain, "at").to_pylist() == [moment, None]
-    assert moments(aware, "at").to_pylist() == [moment]
-    assert moments(days, "at").to_pylist() == [moment.replace(hour=0)]
-    for strange in (["noon"], [1]):
-        with pytest.raises(Incompatible, match="event time"):
-            moments(pa.chunked_array([strange]), "at")
+    assert moments(texts).to_pylist() == [moment, moment, None]
+    assert moments(plain).to_pylist() == [moment, None]
+    assert moments(aware).to_pylist() == [moment]
+    assert moments(days).to_pylist() == [moment.replace(hour=0)]
+    for strange in (["noon", None], [1, None]):
+        assert moments(pa.chunked_array([strange])).to_pylist() == [None, None]
 
 
-def test_reads_without_the_declared_column_have_the_moment_of_reading(hand: HandLake) -> None:
+@pytest.mark.parametrize(("column", "warned"), [("gone", 0), ("name", 1), ("size", 1)])
+def test_reads_whose_declared_column_says_no_time_have_the_moment_of_reading(
+    hand: HandLake, column: str, warned: int, caplog: pytest.LogCaptureFixture
+) -> None:
     (install,) = hand.book.installs()
-    TypedInstalls(hand.lake, hand.tables).add(install, Epoch(1), event_time="name_of_no_column")
+    TypedInstalls(hand.lake, hand.tables).add(install, Epoch(1), event_time=column)
     rows = Tables().read(hand.lake.path(TYPED))
     assert rows is not None
-    assert set(rows["_time"].to_pylist()) == {install.read_at}
+    assert rows["_time"].to_pylist() == [install.read_at] * 3
+    said = [record.getMessage() for record in caplog.records]
+    # Once, not once per row.
+    assert sum("is declared as event time" in each for each in said) == warned
 
 
 def test_reads_stand_behind_the_transactions_that_they_have_seen(hand: HandLake) -> None:
