@@ -32,6 +32,7 @@ from pipeline.log.images import (
     row_images,
 )
 from pipeline.log.large_folds import SLICE_ROWS, LogRows
+from schemas.pg_exact import EXACT
 from schemas.registry import SchemaLookup
 
 DELETED = "_deleted"
@@ -136,6 +137,9 @@ def _softly(
     before = newest_per_key(images.filter(pc.equal(images[OP], UPSERT)), keys)
     wanted = deleted.select(list(keys))
     known = stored(wanted)
+    if known is not None and EXACT in known.schema.names and EXACT not in deleted.schema.names:
+        # A delete has no value that its column could not hold; the row that it ends may.
+        deleted = deleted.append_column(EXACT, pa.nulls(deleted.num_rows, pa.string()))
     names = [n for n in deleted.schema.names if n not in HIDDEN]
     last: dict[tuple[object, ...], dict[str, object]] = {}
     for source in (known, rows_of_keys(before, wanted)):
@@ -152,4 +156,4 @@ def _softly(
     deleted = deleted.set_column(
         deleted.schema.get_field_index(OP), OP, pa.array([UPSERT] * n, pa.string())
     ).append_column(DELETED, pa.array([True] * n, pa.bool_()))
-    return pa.concat_tables([kept, deleted.select(kept.schema.names)], promote_options="permissive")
+    return pa.concat_tables([kept, deleted], promote_options="permissive")

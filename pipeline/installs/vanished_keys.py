@@ -27,6 +27,7 @@ from pipeline.installs.install_book import Install
 from pipeline.order import places_of
 from schemas.columns import decode_rows
 from schemas.identifiers import duckdb_name
+from schemas.pg_exact import EXACT
 from schemas.registry import SchemaLookup
 
 INSTALL = "_install"
@@ -131,6 +132,9 @@ class Vanished:
         built: DeltaTable,
         unseen: str,
     ) -> None:
+        if EXACT in before.names and EXACT not in after.names:
+            # No row that was copied has such a value; one that is kept may.
+            after = after.append(pa.field(EXACT, pa.string()))
         shared = [name for name in after.names if name in before.names and name != DELETED]
         names = ", ".join(duckdb_name(name) for name in shared)
         query = f"SELECT {names} FROM known k WHERE {unseen}"

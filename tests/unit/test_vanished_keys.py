@@ -33,20 +33,7 @@ def test_a_key_that_was_renamed_while_its_table_stood_still_vanishes(
     known, built = tables.open(lake.path("before")), tables.open(lake.path("after"))
     assert known is not None
     assert built is not None
-    install = Install(
-        id="i1",
-        source="shop",
-        table=TABLE,
-        kind=ALL,
-        low=None,
-        high=None,
-        lsn=1,
-        columns=(),
-        keys=(key,),
-        rows=0,
-        read_at=datetime(2013, 1, 1, tzinfo=UTC),
-        lsns=(),
-    )
+    install = read(key)
     gone = Vanished(lake, tables, MemoryRegistry(), install, called={"op": "number"})
     gone.note(known, built, soft=soft)
     kept = gone_keys(lake, tables, source="shop", table=TABLE, install="i1")
@@ -104,3 +91,37 @@ def rename_key(followed: FollowedItem) -> Install:
     followed.item.columns[0].name = "number"
     followed.item.tell(renamed=1)
     return copied(followed, soft=followed.soft)
+
+
+def test_a_marked_row_keeps_the_values_that_its_columns_cannot_hold(lake: Lake) -> None:
+    tables, none = Tables(), pa.array([None], pa.decimal128(10, 2))
+    before = pa.table({"id": [1], "price": none, "_exact": ['{"price":"NaN"}'], "_deleted": [True]})
+    after = pa.table({"id": [2], "price": none, "_deleted": [False]})
+    for name, rows in (("before", before), ("after", after)):
+        write_deltalake(lake.path(name), rows)
+    known, built = tables.open(lake.path("before")), tables.open(lake.path("after"))
+    assert known is not None
+    assert built is not None
+    Vanished(lake, tables, MemoryRegistry(), read("id")).note(known, built, soft=True)
+    rows = Tables().read(lake.path("after"))
+    assert rows is not None
+    said = {row["id"]: (row["_exact"], row["_deleted"]) for row in rows.to_pylist()}
+    assert said == {1: ('{"price":"NaN"}', True), 2: (None, False)}
+
+
+def read(key: str) -> Install:
+    """Describe a copy of a table with one key column."""
+    return Install(
+        id="i1",
+        source="shop",
+        table=TABLE,
+        kind=ALL,
+        low=None,
+        high=None,
+        lsn=1,
+        columns=(),
+        keys=(key,),
+        rows=0,
+        read_at=datetime(2013, 1, 1, tzinfo=UTC),
+        lsns=(),
+    )
