@@ -157,7 +157,11 @@ def decimal_of(modifier: int) -> tuple[int, int] | None:
     """Return precision and scale of the lake's decimal for a numeric's modifier, None for text."""
     if modifier < 4:
         return None
-    precision = ((modifier - 4) >> 16) & 0xFFFF
-    scale = (((modifier - 4) & 0x7FF) ^ 1024) - 1024
+    precision, scale = ((modifier - 4) >> 16) & 0xFFFF, scale_of(modifier)
     digits = max(precision - min(scale, 0), scale)
     return (digits, max(scale, 0)) if digits <= DECIMAL_DIGITS else None
+
+
+def scale_of(modifier: int) -> int:
+    """Return the scale of a numeric's modifier. Below 0 PostgreSQL rounds ahead of the point."""
+    return (((modifier - 4) & 0x7FF) ^ 1024) - 1024

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from schemas.pg_types import DECIMAL_DIGITS, SourceColumn, decimal_of, lake_type
+from schemas.pg_types import DECIMAL_DIGITS, SourceColumn, decimal_of, lake_type, scale_of
 
 _INTEGERS = {"int2": 5, "int4": 10, "int8": 19}
 """Types and the digits that their values have at most."""
@@ -123,13 +123,15 @@ def _integer_to_numeric(old: SourceColumn, new: SourceColumn) -> pa.DataType | N
     decimal = decimal_of(new.modifier)
     if decimal is None:
         return pa.string() if new.modifier == -1 else None
+    if scale_of(new.modifier) < 0:
+        return None
     precision, scale = decimal
     return lake_type(new) if precision - scale >= _INTEGERS[old.type] else None
 
 
 def _numeric(old: SourceColumn, new: SourceColumn) -> pa.DataType | None:
     before, after = decimal_of(old.modifier), decimal_of(new.modifier)
-    if before is None or after is None or after[1] < before[1]:
+    if before is None or after is None or scale_of(new.modifier) < scale_of(old.modifier):
         return None
     return common_type(pa.decimal128(*before), pa.decimal128(*after))
 

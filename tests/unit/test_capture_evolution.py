@@ -41,7 +41,7 @@ def of(name: str, modifier: int = -1, kind: str = "b") -> SourceColumn:
 
 
 def numeric(precision: int, scale: int) -> SourceColumn:
-    return of("numeric", ((precision << 16) | scale) + 4)
+    return of("numeric", ((precision << 16) | (scale & 0x7FF)) + 4)
 
 
 def test_a_renamed_column_is_renamed_wherever_it_is_named() -> None:
@@ -88,6 +88,11 @@ def test_only_steps_that_change_values_write_rows_anew() -> None:
         (numeric(10, 2), numeric(10, 3), pa.decimal128(11, 3)),
         (numeric(10, 2), numeric(10, 1), None),
         (numeric(10, 2), of("numeric"), None),
+        (numeric(7, 0), numeric(5, -2), None),
+        (numeric(5, -2), numeric(7, 0), pa.decimal128(7, 0)),
+        (numeric(5, -2), numeric(6, -2), pa.decimal128(8, 0)),
+        (numeric(5, -2), numeric(6, -3), None),
+        (of("int4"), numeric(8, -2), None),
         (of("float4"), of("float8"), pa.float64()),
         (of("float8"), of("float4"), None),
         (of("varchar", 24), of("varchar", 44), pa.string()),
