@@ -47,7 +47,7 @@ from pipeline.log.large_folds import (
     last_truncate,
     slices,
 )
-from pipeline.order import places_of
+from pipeline.order import high_of, low_of
 from schemas.records import Operation
 from schemas.registry import SchemaLookup
 
@@ -367,9 +367,9 @@ class CurrentTables:
 def before_truncate(changes: pa.Table) -> pa.Table:
     """Return the row changes that came before the last TRUNCATE among the rows."""
     is_truncate = pc.equal(changes["operation"], Operation.TRUNCATE.value)
-    last = max(places_of(changes.filter(is_truncate)))
+    last = max(_order_of(changes.filter(is_truncate)))
     rows = changes.filter(pc.invert(is_truncate))
-    return rows.filter(pa.array([place < last for place in places_of(rows)], pa.bool_()))
+    return rows.filter(pa.array([place < last for place in _order_of(rows)], pa.bool_()))
 
 
 def after_truncate(changes: pa.Table) -> tuple[bool, pa.Table]:
@@ -379,5 +379,10 @@ def after_truncate(changes: pa.Table) -> tuple[bool, pa.Table]:
         return False, changes
     truncates = changes.filter(is_truncate)
     rows = changes.filter(pc.invert(is_truncate))
-    last = max(places_of(truncates))
-    return True, rows.filter(pa.array([place > last for place in places_of(rows)], pa.bool_()))
+    last = max(_order_of(truncates))
+    return True, rows.filter(pa.array([place > last for place in _order_of(rows)], pa.bool_()))
+
+
+def _order_of(rows: pa.Table) -> list[tuple[int, int]]:
+    """Return where rows stand: those of a snapshot before all transactions, whatever their LSN."""
+    return list(zip(high_of(rows).to_pylist(), low_of(rows).to_pylist(), strict=True))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from hypothesis import example, given, settings
@@ -19,6 +20,7 @@ from lake.datasets import dataset_of
 from lake.executor_tasks import Executors, Task, TasksHere, WrittenFile
 from lake.layers import read_whole
 from lake.layout import Lake, current_name
+from lake.table_columns import CHANGES
 from lake.tables import Tables
 from lake.writer import ArrowWriter, Guard
 from pipeline.current import key_groups, newest_images, staged_images
@@ -273,3 +275,34 @@ def test_p4_few_images_of_many_rows_are_merged_here_through_a_crash(lake: Lake) 
     assert at[NAME].version == 2, "each fold is one commit"
     assert state_of(Tables().read(lake.path(NAME))) == apply(apply({}, first), hot)
     again.close()
+
+
+@pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("large", [False, True])
+def test_p4_a_truncate_that_was_open_while_the_slot_was_made_takes_the_snapshot_away(
+    lake: Lake, large: bool, apart: bool, soft: bool
+) -> None:
+    """Its transaction comes after the snapshot, and the commit before it may have a lower LSN."""
+    copied = {"lsn": 100, "commit_order": 100, "snapshot": True, "total_order": 0}
+    first, second, truncate = changes([Done("r", 1), Done("r", 2), Done("t")], first=1).to_pylist()
+    read = [{**row, **copied} for row in (first, second)]
+    truncate |= {"lsn": 120, "commit_order": 90}
+    epochs = [read, [truncate]] if apart else [[*read, truncate]]
+    tables = Tables()
+    current = CurrentTables(lake, tables, registry(), soft_deletes=lambda *_: soft)
+    for number, own in enumerate(epochs, start=1):
+        rows = pa.Table.from_pylist([{**row, "epoch": number} for row in own], CHANGES)
+        if large:
+            log = lake.path(f"log/changes/{number}")
+            ArrowWriter(tables).append(log, rows, Guard("log", Epoch(1)))
+            table = tables.open(log)
+            assert table is not None
+            whole = LogRows(dataset_of(table), pc.scalar(True))
+            current.fold_large(SOURCE, TABLE, whole, Epoch(number))
+        else:
+            current.fold(SOURCE, TABLE, rows, Epoch(number))
+    found = Tables().read(lake.path(NAME))
+    current.close()
+    left = [] if found is None else found.to_pylist()
+    assert [row["_deleted"] for row in left] == ([True, True] if soft else [])
