@@ -19,6 +19,7 @@ from cdc.replication import published
 from cdc.sources import Source
 from cdc.table_checks import (
     MAY_BE_VEILED,
+    NO_ARRAYS,
     OLDEST_COLUMN_LISTS,
     PUBLISHABLE,
     key_columns,
@@ -106,8 +107,8 @@ def scope_of(
     """Resolve patterns and check server, role and every table; changes nothing.
 
     `name` is that of the publication and of the slot; `slot`: whether the slot is looked at. Of a
-    source that `runs` a table whose columns or whose topic can no longer be told apart is held,
-    named or not: the connector would not start again with it.
+    source that `runs` a table whose columns, topic or rows can no longer be told apart is held,
+    named or not: the connector would not start again with it, or nothing could follow it.
     Tables come in the order declared, those of a pattern by name.
     """
     checks = list(server_checks(connection, name, slot=slot))
@@ -126,7 +127,7 @@ def scope_of(
         lacks = {check.required for check in failed}
         if lacks <= {PUBLISHABLE}:
             publishable.append(table)
-        if not failed or (named and not (runs and lacks & {TOLD_APART, OWN_TOPIC})):
+        if not failed or (named and not (runs and lacks & {TOLD_APART, OWN_TOPIC, NO_ARRAYS})):
             checks.extend(found)
             tables[table] = tuple(key or key_columns(connection, table))
         else:

@@ -25,6 +25,7 @@ _VEILS: dict[str, tuple[str, ...] | None] = {
 padded there and not in an expression, so that its two hashes would differ."""
 
 MAY_BE_VEILED = "columns that may be excluded, masked or hashed"
+NO_ARRAYS = "a key without arrays"
 PUBLISHABLE = "ownership, or a publication that covers it"
 HASH_CHARACTERS = 64
 OLDEST_COLUMN_LISTS = 150000
@@ -236,6 +237,7 @@ def _columns(
     yield from name_checks(subject, table, key, options)
     sent = [name for name, column in columns.items() if not column.generated]
     keys = tuple(key) or key_columns(connection, table)
+    yield from _lists(subject, table, keys, columns)
     yield from twin_checks(subject, table, sent, keys, options, copied=copied)
     yield from _veils(connection, subject, table, found, key, options, columns)
     generated = [n for n, c in columns.items() if c.generated and n not in options.exclude]
@@ -247,6 +249,22 @@ def _columns(
             ok=False,
             advice=True,
             fix="Compute them in a projection",
+        )
+
+
+def _lists(
+    subject: str, table: str, keys: Sequence[str], columns: Mapping[str, SourceColumn]
+) -> Iterator[Check]:
+    """Arrays in a key: the lake joins and groups rows by no lists."""
+    lists = [name for name in keys if name in columns and columns[name].is_array]
+    if lists:
+        yield Check(
+            subject=subject,
+            required=NO_ARRAYS,
+            found=f"{', '.join(lists)}: rows cannot be told apart by arrays",
+            ok=False,
+            fix=f"{_set_identity(table, 'FULL')}, and declare another unique key:"
+            f" --key {table}:COLUMN",
         )
 
 
