@@ -20,12 +20,16 @@ from cdc.sources import Source
 from cdc.table_checks import (
     MAY_BE_VEILED,
     NO_ARRAYS,
+    NO_NULLS,
     OLDEST_COLUMN_LISTS,
     PUBLISHABLE,
     key_columns,
     table_checks,
 )
 from kernel.errors import Misconfigured
+
+_APART = frozenset((TOLD_APART, OWN_TOPIC, NO_ARRAYS, NO_NULLS))
+"""What a table lacks that is held where its source runs on."""
 
 _TABLES = """
 SELECT n.nspname || '.' || c.relname AS name
@@ -58,7 +62,7 @@ SELECT DISTINCT n.nspname || '.' || c.relname AS name
 
 _COLUMNS = """
 SELECT n.nspname || '.' || c.relname AS name, a.attname AS column,
-       (a.attnum, a.atttypid, a.atttypmod)::text AS type
+       (a.attnum, a.atttypid, a.atttypmod)::text AS type, NOT a.attnotnull AS nullable
   FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
   JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE n.nspname || '.' || c.relname = ANY (%s) AND a.attnum > 0 AND NOT a.attisdropped
@@ -127,17 +131,14 @@ def scope_of(
         lacks = {check.required for check in failed}
         if lacks <= {PUBLISHABLE}:
             publishable.append(table)
-        if not failed or (named and not (runs and lacks & {TOLD_APART, OWN_TOPIC, NO_ARRAYS})):
+        if not failed or (named and not (runs and lacks & _APART)):
             checks.extend(found)
             tables[table] = tuple(key or key_columns(connection, table))
         else:
             checks.extend(_advice(check) for check in found)
             held[table] = "; ".join(f"{c.required} is required, found {c.found}" for c in failed)
     if not tables:
-        raise Misconfigured(
-            f"source {source.name}: no table matches {', '.join(source.patterns)}",
-            remedy="Correct the pattern, or make a table first.",
-        )
+        raise _nothing_left(source, held)
     return Scope(
         tables=tables,
         columns=columns_listed(source, connection, tables),
@@ -146,6 +147,19 @@ def scope_of(
         checks=tuple(checks),
         publishable=tuple(publishable),
         described=described(connection, sound),
+    )
+
+
+def _nothing_left(source: Source, held: Mapping[str, str]) -> Misconfigured:
+    reasons = "; ".join(f"{table}: {reason}" for table, reason in held.items())
+    if reasons:
+        return Misconfigured(
+            f"source {source.name}: no table can be captured: {reasons}",
+            remedy=f"penstock source check {source.name} names what each of them lacks.",
+        )
+    return Misconfigured(
+        f"source {source.name}: no table matches {', '.join(source.patterns)}",
+        remedy="Correct the pattern, or make a table first.",
     )
 
 
@@ -189,8 +203,8 @@ def fingerprint(source: Source, connection: Connection, publication: str) -> tup
     that was dropped and made again is another one, a key whose column was renamed is another key),
     what the publication covers, the columns of tables whose columns are listed, and the types of
     columns that are to be left out or veiled: the connector lets them pass under another name; and
-    which tables have columns that differ by case alone. Cheap: five queries, without a look at
-    rights.
+    which tables have columns that differ by case alone, and which columns of declared keys may be
+    null. Cheap: six queries, without a look at rights.
     """
     meant = captured_tables(source, connection)
     rows = connection.execute(_IDENTITIES.encode(), (list(meant),)).fetchall()
@@ -202,6 +216,7 @@ def fingerprint(source: Source, connection: Connection, publication: str) -> tup
         tuple(sorted(covered.items())),
         tuple(sorted(lists.items())),
         _veiled(source, connection, there),
+        _nullable(source, connection),
         tuple(str(row) for row in connection.execute(_TWINS.encode(), (list(there),)).fetchall()),
     )
 
@@ -253,6 +268,15 @@ def _veiled(
     rows = connection.execute(_COLUMNS.encode(), (wanted,)).fetchall()
     found = ((str(row["name"]), str(row["column"]), str(row["type"])) for row in rows)
     return tuple(each for each in found if each[1] in names[each[0]])
+
+
+def _nullable(source: Source, connection: Connection) -> tuple[tuple[str, str], ...]:
+    """Return (table, column) of the columns of declared keys that may be null."""
+    if not source.keys:
+        return ()
+    rows = connection.execute(_COLUMNS.encode(), ([*source.keys],)).fetchall()
+    found = ((str(row["name"]), str(row["column"])) for row in rows if row["nullable"])
+    return tuple(each for each in found if each[1] in source.keys[each[0]])
 
 
 def columns_listed(

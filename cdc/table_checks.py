@@ -26,6 +26,7 @@ padded there and not in an expression, so that its two hashes would differ."""
 
 MAY_BE_VEILED = "columns that may be excluded, masked or hashed"
 NO_ARRAYS = "a key without arrays"
+NO_NULLS = "NOT NULL for the columns of its declared key"
 PUBLISHABLE = "ownership, or a publication that covers it"
 HASH_CHARACTERS = 64
 OLDEST_COLUMN_LISTS = 150000
@@ -218,7 +219,7 @@ def _columns(
     if empty:
         yield Check(
             subject=subject,
-            required="NOT NULL for the columns of its declared key",
+            required=NO_NULLS,
             found=f"{', '.join(empty)} may be null: rows without a key cannot be told apart",
             ok=False,
             fix=f"ALTER TABLE {_sql(table)} ALTER COLUMN {quoted(empty[0])} SET NOT NULL,"
