@@ -10,7 +10,8 @@
    what happened the first time. A request whose deadline passes meanwhile gets `OutcomeUnknown`
    if its commit may have happened, `Unavailable` if it cannot have.
 4. When the database refuses the group's data, or something unexpected happens, each request is
-   committed alone, so that only the one at fault fails.
+   committed alone, so that only the one at fault fails. Till then they are at the queue's front,
+   with their deadlines.
 """
 
 from __future__ import annotations
@@ -115,13 +116,24 @@ class AppendLimits:
 class _Queued:
     """A request, its size, and who waits for the answer."""
 
-    __slots__ = ("answer", "deadline", "events", "request", "size", "streams", "turn", "uncertain")
+    __slots__ = (
+        "alone",
+        "answer",
+        "deadline",
+        "events",
+        "request",
+        "size",
+        "streams",
+        "turn",
+        "uncertain",
+    )
 
     def __init__(self, request: AppendRequest, answer: asyncio.Future[Appended], deadline: float):
         self.request = request
         self.answer = answer
         self.deadline = deadline
         self.uncertain = False
+        self.alone = False
         self.turn = 0
         self.streams = tuple({append.stream for append in request.appends})
         self.events = sum(len(append.events) for append in request.appends)
@@ -214,7 +226,9 @@ class Appender:
                 async with asyncio.timeout(self._limits.idle_s):
                     await self._work.wait()
             return
-        self._group_now = self._queue.take(self._limits.group_events)
+        # Those of a group that was refused have lower turns than all that came after them.
+        alone = next(iter(self._queue)).alone
+        self._group_now = self._queue.take(1 if alone else self._limits.group_events)
         await self._commit(self._group_now)
         self._group_now = []
 
@@ -263,7 +277,7 @@ class Appender:
             async with asyncio.timeout(self._limits.answer_s):
                 outcomes, head = await self._group.commit([queued.request for queued in group])
         except ContractViolation as error:
-            await self._commit_singly(group, error)
+            self._part(group, error)
         except (Unavailable, LeaseLost, TimeoutError) as error:
             await self._try_again(group, error)
         except PenstockError as error:
@@ -272,18 +286,19 @@ class Appender:
             # A defect of ours: whichever request brings it about shall fail alone.
             _log.exception("committing a group failed")
             failed = ContractViolation(f"this append cannot be committed: {error!r}")
-            await self._commit_singly(group, failed)
+            self._part(group, failed)
         else:
             self._head.advance(head)
             self._answer(group, outcomes, head)
 
-    async def _commit_singly(self, group: list[_Queued], error: PenstockError) -> None:
+    def _part(self, group: list[_Queued], error: PenstockError) -> None:
+        """Have each request of a group that was refused committed alone; fail one that was."""
         if len(group) == 1:
             self._give_up(group, error)
             return
         for queued in group:
-            await self._ready()
-            await self._commit([queued])
+            queued.alone = True
+        self._queue.put_back(group)
 
     async def _try_again(self, group: list[_Queued], error: Exception) -> None:
         if isinstance(error, StorageFull):

@@ -11,7 +11,7 @@ from eventstore.appender import Appender, AppendLimits
 from eventstore.decision import Outcome
 from eventstore.feed import Head, diverged
 from eventstore.store import Appended, AppendRequest
-from kernel.errors import ContractViolation, Overloaded, StoreDiverged
+from kernel.errors import ContractViolation, Overloaded, PenstockError, StoreDiverged, Unavailable
 from kernel.positions import Position
 from tests.contracts.events import event, request, to
 
@@ -39,6 +39,27 @@ class BreakingCommit:
         pass
 
 
+class LosingCommit:
+    """Refuses the first group, and is not to be had any more from then on."""
+
+    def __init__(self, trouble: PenstockError) -> None:
+        self._trouble = trouble
+        self._refused = False
+
+    async def commit(self, requests: Sequence[AppendRequest]) -> tuple[list[Outcome], Position]:
+        assert not self._refused
+        self._refused = True
+        raise ContractViolation("no such data")
+
+    async def prepare(self) -> Position:
+        if self._refused:
+            raise self._trouble
+        return Position(0)
+
+    async def close(self) -> None:
+        pass
+
+
 def test_an_unexpected_error_fails_one_append_and_not_its_group() -> None:
     async def body() -> None:
         commit = BreakingCommit()
@@ -52,6 +73,25 @@ def test_an_unexpected_error_fails_one_append_and_not_its_group() -> None:
         assert isinstance(poison, ContractViolation)
         assert "no JSON" in poison.message
         assert commit.groups == [3, 1, 1, 1]
+        await appender.stop()
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("trouble", [diverged(1, 2), Unavailable("nobody answers")])
+def test_those_of_a_refused_group_wait_no_longer_than_others(trouble: PenstockError) -> None:
+    """Though the store cannot be written to when they are to be committed one by one."""
+
+    async def body() -> None:
+        limits = AppendLimits(answer_s=0.3, retry_s=0.01)
+        appender = Appender(LosingCommit(trouble), Head(), limits=limits)
+        answers = [appender.enqueue(request(to(f"order-{number}"))) for number in range(3)]
+        appender.start()
+        done, waiting = await asyncio.wait(answers, timeout=10)
+        assert not waiting
+        assert {type(each.exception()) for each in done} == {type(trouble)}
+        with pytest.raises(type(trouble)):
+            await appender.append(request(to("order-9")))
         await appender.stop()
 
     asyncio.run(body())
