@@ -63,14 +63,17 @@ class StreamPolicies:
         """
 
         def edit(standing: StreamStanding) -> tuple[ChangeType, StreamPolicy]:
+            # Before the version: a deletion that is repeated, its answer lost, was not overtaken.
             if standing.policy.tombstoned or not for_good:
                 check_readable(standing)
+            actual = None if standing.policy.deleted else standing.version
+            check_expected(stream, expected, actual)
             hidden = replace(standing.policy, truncate_before=standing.version + 1)
             if for_good:
                 return "stream_tombstoned", replace(hidden, deleted=False, tombstoned=True)
             return "stream_deleted", replace(hidden, deleted=True)
 
-        return await self._change(stream, edit, version=expected, metadata="any")
+        return await self._change(stream, edit)
 
     async def set(
         self,
@@ -89,6 +92,7 @@ class StreamPolicies:
 
         def edit(standing: StreamStanding) -> tuple[ChangeType, StreamPolicy]:
             check_readable(standing)
+            check_expected(metadata_stream(stream), expected, standing.metadata_version)
             before = standing.policy.truncate_before
             wanted = before if truncate_before is None else truncate_before
             if not before <= wanted <= standing.version + 1:
@@ -102,7 +106,7 @@ class StreamPolicies:
             only_truncated = bounded == standing.policy and wanted > before
             return ("stream_truncated" if only_truncated else "stream_metadata_set"), policy
 
-        return await self._change(stream, edit, version="any", metadata=expected)
+        return await self._change(stream, edit)
 
     async def archived(self, stream: str, *, up_to: int) -> PolicyChanged:
         """Record that a stream's events below a version are in the archive; it never goes back.
@@ -119,19 +123,14 @@ class StreamPolicies:
             reached = max(up_to, standing.policy.archived_up_to)
             return "stream_archived", replace(standing.policy, archived_up_to=reached)
 
-        return await self._change(stream, edit, version="any", metadata="any")
+        return await self._change(stream, edit)
 
-    async def _change(
-        self, stream: str, edit: Edit, *, version: Expected, metadata: Expected
-    ) -> PolicyChanged:
+    async def _change(self, stream: str, edit: Edit) -> PolicyChanged:
         category = category_of(stream)
         if is_metadata(stream):
             raise InvalidRequest(f"stream {stream} records the life of another stream")
         for attempt in range(1, _ATTEMPTS + 1):
             standing = await self._store.standing(stream)
-            actual = None if standing.policy.deleted else standing.version
-            check_expected(stream, version, actual)
-            check_expected(metadata_stream(stream), metadata, standing.metadata_version)
             type_, policy = edit(standing)
             if policy == standing.policy:
                 return PolicyChanged(standing=standing, position=None)

@@ -61,6 +61,8 @@ def test_a_deleted_stream_begins_again_and_its_versions_go_on(run: Run) -> None:
             await world.client.streams.delete("order-1", expected_version=7)
         assert (conflict.value.expected, conflict.value.actual) == (7, 1)
         assert (await world.client.streams.delete("order-1", expected_version=1)).deleted
+        with pytest.raises(NotFound):
+            await world.client.streams.delete("order-1", expected_version=1)
         assert await versions(world) == []
         with pytest.raises(NotFound):
             await world.client.stream_page("order-1")

@@ -192,6 +192,8 @@ def test_preconditions(http: httpx.Client) -> None:
     moved = put(http, "order-1", {"if-match": set_once.headers["etag"]}, max_count=2)
     assert moved.headers["etag"] == '"1"'
     assert http.delete(url, headers={"if-match": '"1"'}).status_code == 200
+    refused(http.delete(url, headers={"if-match": '"1"'}), 404, "not-found")
+    refused(put(http, "order-1", {"if-match": '"1"'}, max_count=3), 404, "not-found")
 
 
 def test_streams_that_are_not_there(http: httpx.Client) -> None:
