@@ -144,6 +144,21 @@ def test_what_is_refused_leaves_no_trace(client: Penstock) -> None:
     assert client.head() == 0
 
 
+def test_a_deleted_entity_begins_again(client: Penstock) -> None:
+    client.command("show", "1", "book", {"seats": 2})
+    client.streams.delete("show-1")
+    with pytest.raises(NotFound):
+        client.entity("show", "1")
+    looked = client.command("show", "1", "look")
+    assert (looked.version, looked.position, looked.events) == (None, None, ())
+    with pytest.raises(VersionConflict) as conflict:
+        client.command("show", "1", "book", {"seats": 3}, expected_version=0)
+    assert conflict.value.actual is None
+    answer = client.command("show", "1", "book", {"seats": 3}, expected_version="no_stream")
+    assert answer.version == 1
+    assert client.entity("show", "1").state == {"seats": 3}
+
+
 def test_a_key_makes_all_tries_one_command(client: Penstock) -> None:
     first = client.command("show", "1", "book", {"seats": 1}, idempotency_key="k")
     assert client.command("show", "1", "book", {"seats": 1}, idempotency_key="k") == first

@@ -14,7 +14,7 @@ import httpx
 from penstock_client.errors import IdReused, NotFound, VersionConflict
 from penstock_client.model import NewEvent
 from penstock_client.testing.bodies import Document
-from penstock_client.testing.memory import MemoryStore
+from penstock_client.testing.memory import Lifecycle, MemoryStore
 from penstock_client.testing.requests import body_of, reply
 from penstock_client.wire import event_body
 
@@ -127,13 +127,18 @@ class MemoryDeciders:
         return found
 
     def _events(self, stream: str) -> list[Document]:
-        return [] if self._store.version(stream) is None else self._store.visible(stream)
+        return [] if self._head(stream) is None else self._store.visible(stream)
+
+    def _head(self, stream: str) -> int | None:
+        """Return a stream's version; None where it is not there, or not any more."""
+        deleted = self._store.lifecycle.get(stream, Lifecycle()).deleted
+        return None if deleted else self._store.version(stream)
 
     def _folded(self, decider: FakeDecider, events: list[Document]) -> Any:
         return reduce(decider.evolve, events, _copied(decider.initial_state))
 
     def _check(self, request: httpx.Request, stream: str) -> None:
-        version = self._store.version(stream)
+        version = self._head(stream)
         match, none = request.headers.get("if-match"), request.headers.get("if-none-match")
         expected = "no_stream" if none == "*" else "stream_exists" if match == "*" else match
         met = {None: True, "no_stream": version is None, "stream_exists": version is not None}
