@@ -192,6 +192,15 @@ class DeployedCatalog:
                 own.insert(0, row["generation"])
         return found
 
+    def text_of(self, name: str, generation: int) -> str | None:
+        """Return the newest SQL that a generation of a projection was deployed with, if any."""
+        texts = [
+            str(row["text"])
+            for row in self._rows()
+            if (row["kind"], row["name"], row["generation"]) == (PROJECTION, name, generation)
+        ]
+        return texts[-1] if texts else None
+
     def _rows(self) -> list[dict[str, Any]]:
         rows = self._tables.read(self._lake.catalog)
         return sorted(rows.to_pylist(), key=lambda r: int(r["entry"])) if rows else []

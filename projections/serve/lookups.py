@@ -22,10 +22,12 @@ from kernel.errors import NotFound, Unavailable
 from kernel.positions import DeltaVersion, Epoch
 from lake.layout import Lake
 from lake.tables import Tables
+from projections.run.catalog import DeployedCatalog
 from projections.serve.keyed_rows import HeldRows, KeyedRows, held, scanned
 from projections.serve.newest_runs import NewestRuns, ServedVersion, not_run
 from projections.serve.row_changes import RowChange, VersionDifference, all_new, difference
 from projections.serve.versions import EpochVersions, not_kept, readable
+from projections.sql.parse import parse_script
 
 _Step = tuple[str, tuple[str, ...], DeltaVersion, DeltaVersion]
 _IDLE_S = 300.0
@@ -107,11 +109,34 @@ class Lookups:
         return scanned(self.table(served), served.key, table_name(served.name))
 
     def rows_at(self, served: ServedVersion, epoch: Epoch) -> tuple[DeltaVersion, KeyedRows]:
-        """Return a projection's rows at an epoch that it was brought to. Raises `NotFound`."""
+        """Return a projection's rows at an epoch that it was brought to.
+
+        Raises `NotFound`, also for an epoch of a generation whose rows had another key.
+        """
         name = table_name(served.name)
-        version = EpochVersions(self.lake, Tables()).at([name], epoch)[name]
+        versions = EpochVersions(self.lake, Tables())
+        version = versions.at([name], epoch)[name]
         assert version is not None
-        return version, scanned(self._opened(served.name, version), served.key, name)
+        rows = scanned(self._opened(served.name, version), served.key, name)
+        key = self._key_of(served, versions.generation(name, epoch))
+        if set(rows.key) - set(rows.schema.names) or _folded(key) != _folded(served.key):
+            raise NotFound(
+                f"at epoch {epoch} the rows of {served.name} had another key than now, "
+                f"{', '.join(served.key)}",
+                remedy="Read them without a key: penstock query --epoch "
+                f'{epoch} "SELECT * FROM {served.name}"',
+            )
+        return version, rows
+
+    def _key_of(self, served: ServedVersion, generation: int) -> tuple[str, ...]:
+        """Return the key of a generation's rows: the one that is served now or one before it."""
+        if generation == served.generation:
+            return served.key
+        text = DeployedCatalog(self.lake, Tables()).text_of(served.name, generation)
+        if text is None:
+            return served.key
+        (declared,) = parse_script(text).projections
+        return tuple(declared.key)
 
     def all_rows(self, served: ServedVersion, done: int) -> Iterator[list[RowChange]]:
         """Yield all rows of a version behind the first `done` as new ones, file by file.
@@ -219,6 +244,11 @@ class Lookups:
 def table_name(projection: str) -> str:
     """Return what the table of a projection's rows is called in the lake."""
     return f"projection/{projection}"
+
+
+def _folded(key: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a key as SQL compares it: it does not tell capitals."""
+    return tuple(column.lower() for column in key)
 
 
 def _same(one: ServedVersion, other: ServedVersion) -> bool:

@@ -43,6 +43,7 @@ class EpochVersions:
         self._lake = lake
         self._tables = tables
         self._manifest = Manifest(lake, tables)
+        self._generations: dict[tuple[str, int], int] = {}
         self._derived = self._read_derived()
 
     def common(self, names: Sequence[str], *, up_to: Epoch) -> Epoch:
@@ -95,6 +96,10 @@ class EpochVersions:
             else:
                 raise NotFound(f"{name} has no rows at epoch {epoch}", remedy="penstock epoch list")
         return found
+
+    def generation(self, name: str, epoch: Epoch) -> int:
+        """Return which generation of a projection's table an epoch's version is of."""
+        return self._generations[name, epoch]
 
     def present(self, names: Sequence[str], epoch: Epoch) -> dict[str, DeltaVersion]:
         """Return the versions of those of the named tables that an epoch has."""
@@ -155,9 +160,10 @@ class EpochVersions:
         found: dict[str, dict[int, int]] = {}
         # Of two generations at one epoch the later one is what readers see, of two notes of one
         # generation too: the rows of an epoch change with those of a projection that it reads.
-        for _, epoch, _, tables in sorted(runs, key=lambda run: run[:3]):
+        for number, epoch, _, tables in sorted(runs, key=lambda run: run[:3]):
             for name, (version, _) in tables.items():
                 found.setdefault(name, {})[epoch] = version
+                self._generations[name, epoch] = number
         return found
 
     def _read(self, columns: list[str], where: pc.Expression) -> pa.Table:

@@ -14,6 +14,7 @@ from lake.layout import Lake
 from lake.writer import UPSERT, Guard, with_op
 from penstock_client import (
     BeyondHead,
+    Conflict,
     NewEvent,
     NotFound,
     Penstock,
@@ -21,9 +22,11 @@ from penstock_client import (
     RowsCaughtUp,
     RowsReset,
 )
+from penstock_client._sync import projections
 from penstock_client.projections import key_text
 from penstock_client.testing import FakePenstock
 from replay.generations import live_app
+from replay.swap import swap
 from tests.support.lake.handmade import HandMade, words
 from tests.support.services.http import service_in_thread
 
@@ -44,6 +47,11 @@ class RealService:
         merged = with_op(words(*rows, epoch=epoch), UPSERT)
         version = self._made.writer.merge(path, merged, Guard(app, Epoch(epoch)), keys=["id"])
         self._made.note(app, {"projection/report": version}, epoch)
+
+    def swap(self, *rows: tuple[int, str]) -> None:
+        epoch = self._made.next_epoch - 1
+        self._made.build("report", words(*rows, epoch=epoch), epoch)
+        swap(self._made.site, "report", lambda replay: replay)
 
 
 class FakeService:
@@ -98,6 +106,22 @@ def test_rows_are_read_by_key_and_all_of_them(service: RealService | FakeService
         service.client.projection("other").row(1)
     with pytest.raises(NotFound):
         report.row(1, epoch=99)
+
+
+def test_pages_of_several_states_are_refused(
+    real: RealService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(projections, "ROWS_OF_A_PAGE", 2)
+    real.put(*ROWS)
+    rows = real.client.projection("report").rows()
+    assert [next(rows)["id"] for _ in range(3)] == [0, 1, 2]
+    real.put((4, "of a later epoch"))
+    assert [row["word"] for row in rows] == ["w3", "w4"]
+    rows = real.client.projection("report").rows()
+    assert [next(rows)["id"] for _ in range(2)] == [0, 1]
+    real.swap((0, "x"), (9, "y"))
+    with pytest.raises(Conflict, match="are those of version"):
+        next(rows)
 
 
 def test_ones_own_write_is_waited_for(real: RealService) -> None:

@@ -23,7 +23,7 @@ from projections.serve.lookups import Lookups
 from projections.serve.row_values import documents, key_of
 from replay.generations import live_app
 from replay.swap import rollback, swap
-from tests.support.lake.handmade import HandMade, words
+from tests.support.lake.handmade import SQL, HandMade, words
 from tests.support.services.waiting import until
 
 MEMORY = 2**20
@@ -139,6 +139,23 @@ def test_a_swap_and_its_rollback_are_followed(made: HandMade) -> None:
     rollback(made.site, "report")
     assert shown(lookups, "1") == [{"id": 1, "word": "w1@3"}]
     assert lookups.look().projections["report"].generation == 1
+
+
+@pytest.mark.parametrize("key", ["word", "code"])
+def test_an_epoch_whose_rows_had_another_key_is_refused(made: HandMade, key: str) -> None:
+    """Whether that column was there already or not: pages by it would leave rows out."""
+    lookups = Lookups(made.lake, most_bytes=MEMORY)
+    rows = words((1, "a"), (2, "b"), epoch=3, code=[8, 9])
+    made.build("report", rows, 3, key=key, base_text=SQL.format(name="report", key="id"))
+    swap(made.site, "report", lambda replay: replay)
+    served = lookups.look().projections["report"]
+    assert (served.generation, served.key) == (2, (key,))
+    assert lookups.rows_at(served, Epoch(3))[1].page(None, 9).num_rows == 2
+    with pytest.raises(NotFound, match="at epoch 2 the rows of report had another key") as refused:
+        lookups.rows_at(served, Epoch(2))
+    assert "penstock query --epoch 2" in refused.value.remedy
+    rollback(made.site, "report")
+    assert lookups.rows_at(lookups.look().projections["report"], Epoch(2))[1].key == ("id",)
 
 
 def test_a_version_that_a_vacuum_took_is_refused_with_what_to_do(made: HandMade) -> None:

@@ -26,11 +26,15 @@ class FoundRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowPage:
-    """Rows of one epoch, in the order of keys. `next_after` None: these are the last."""
+    """Rows of one epoch, in the order of keys. `next_after` None: these are the last.
+
+    Pages of one epoch and another `version` of the table are not of one state.
+    """
 
     rows: tuple[Row, ...]
     key: tuple[str, ...]
     epoch: int
+    version: int
     applied: bool | None
     next_after: str | None
 
@@ -80,6 +84,7 @@ def row_page_of(document: Mapping[str, Any]) -> RowPage:
         rows=tuple(document["rows"]),
         key=tuple(document["key"]),
         epoch=int(document["epoch"]),
+        version=int(document["version"]),
         applied=document.get("applied"),
         next_after=document["next_after"],
     )

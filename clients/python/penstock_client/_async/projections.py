@@ -7,6 +7,7 @@ from typing import Any
 
 from penstock_client._async.connection import AsyncConnection
 from penstock_client._async.feed import SILENCE_S, AsyncFeed
+from penstock_client.errors import Conflict
 from penstock_client.lines import Message
 from penstock_client.projections import (
     FoundRow,
@@ -84,15 +85,25 @@ class AsyncProjection:
         )
 
     async def rows(self, *, epoch: int | None = None) -> AsyncGenerator[Row, None]:
-        """Iterate over all rows in the order of keys, all of one epoch: the given one, or now's."""
+        """Iterate over all rows in the order of keys, all of one epoch: the given one, or now's.
+
+        Raises `Conflict` where the epoch's rows became others meanwhile, as by a swap.
+        """
         after: str | None = None
+        version: int | None = None
         while True:
             page = await self.page(after=after, limit=ROWS_OF_A_PAGE, epoch=epoch)
+            if version not in (None, page.version):
+                raise Conflict(
+                    f"the rows of epoch {epoch} are those of version {page.version} of the table "
+                    f"now; what was read is of version {version}",
+                    remedy="Read all of them again.",
+                )
             for row in page.rows:
                 yield row
             if page.next_after is None:
                 return
-            after, epoch = page.next_after, page.epoch
+            after, epoch, version = page.next_after, page.epoch, page.version
 
     def changes(self, *, after: str | None = None, silence_s: float = SILENCE_S) -> AsyncRowChanges:
         """Follow what changes: all rows first, or what came behind a `place`, or behind `end`."""

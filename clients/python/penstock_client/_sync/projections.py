@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock_client._sync.connection import Connection
 from penstock_client._sync.feed import SILENCE_S, Feed
+from penstock_client.errors import Conflict
 from penstock_client.lines import Message
 from penstock_client.projections import (
     FoundRow,
@@ -83,14 +84,24 @@ class Projection:
         )
 
     def rows(self, *, epoch: int | None = None) -> Generator[Row, None, None]:
-        """Iterate over all rows in the order of keys, all of one epoch: the given one, or now's."""
+        """Iterate over all rows in the order of keys, all of one epoch: the given one, or now's.
+
+        Raises `Conflict` where the epoch's rows became others meanwhile, as by a swap.
+        """
         after: str | None = None
+        version: int | None = None
         while True:
             page = self.page(after=after, limit=ROWS_OF_A_PAGE, epoch=epoch)
+            if version not in (None, page.version):
+                raise Conflict(
+                    f"the rows of epoch {epoch} are those of version {page.version} of the table "
+                    f"now; what was read is of version {version}",
+                    remedy="Read all of them again.",
+                )
             yield from page.rows
             if page.next_after is None:
                 return
-            after, epoch = page.next_after, page.epoch
+            after, epoch, version = page.next_after, page.epoch, page.version
 
     def changes(self, *, after: str | None = None, silence_s: float = SILENCE_S) -> RowChanges:
         """Follow what changes: all rows first, or what came behind a `place`, or behind `end`."""
