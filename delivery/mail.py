@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import re
 import smtplib
 import ssl
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from email.message import EmailMessage
 from email.utils import format_datetime
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from delivery.outcome import Document, Hopeless, Outcome, Sent, TryAgain
 from delivery.template import Template, Unfilled
 from kernel.clock import Clock, SystemClock
 
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer, WriteableBuffer
+
+    _Source = tuple[object, ...] | str | ReadableBuffer
+
 Security = Literal["none", "starttls", "tls"]
 ADDRESS = re.compile(r"[^\s@,;:<>()\[\]\\\"\x00-\x1f\x7f]+@[^\s@,;:<>()\[\]\\\"\x00-\x1f\x7f]+")
 _SUBJECT_CHARS = 500
 _BODY_CHARS = 200_000
+_SENT_BYTES = 16_384
+"""So much is sent at a time: TLS applies a socket's limit to each of its records."""
+_QUIT_S = 2.0
+"""For taking leave, when it is settled what became of the mail."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +137,7 @@ class MailSender:
         name = self._form.domain
         connection: smtplib.SMTP
         if server.security == "tls":
-            connection = smtplib.SMTP_SSL(
+            connection = _TlsSession(
                 server.host,
                 server.port,
                 local_hostname=name,
@@ -134,7 +145,7 @@ class MailSender:
                 context=ssl.create_default_context(),
             )
         else:
-            connection = smtplib.SMTP(
+            connection = _Session(
                 server.host, server.port, local_hostname=name, timeout=server.timeout_s
             )
         try:
@@ -146,6 +157,78 @@ class MailSender:
             connection.close()
             raise
         return connection
+
+
+class _Session(smtplib.SMTP):
+    """A session that is over `timeout` seconds after it began to connect, but for its leave.
+
+    A socket's own limit is one for each operation: with a server that takes its time for every one
+    of them the event would be given again meanwhile, and mailed twice.
+    """
+
+    until = 0.0
+
+    def connect(
+        self, host: str = "localhost", port: int = 0, source_address: _Source | None = None
+    ) -> tuple[int, bytes]:
+        """Connect; the time begins."""
+        self.until = time.monotonic() + self.timeout
+        return super().connect(host, port, source_address)
+
+    def send(self, s: ReadableBuffer | str) -> None:
+        """Send within the time that is left. Raises `SMTPServerDisconnected` when it is over."""
+        data = s.encode(self.command_encoding) if isinstance(s, str) else bytes(s)
+        for start in range(0, len(data), _SENT_BYTES):
+            try:
+                self.bound()
+            except TimeoutError as error:
+                self.close()  # In the middle of a mail, taking leave would be a part of it.
+                raise smtplib.SMTPServerDisconnected(str(error)) from error
+            super().send(data[start : start + _SENT_BYTES])
+
+    def getreply(self) -> tuple[int, bytes]:
+        """Read a reply within the time that is left. Raises as `send` does."""
+        if self.file is None:
+            self.file = io.BufferedReader(_Replies(self))
+        return super().getreply()
+
+    def quit(self) -> tuple[int, bytes]:
+        """Take leave, within a time of its own."""
+        self.until = time.monotonic() + min(_QUIT_S, self.timeout / 2)
+        return super().quit()
+
+    def bound(self) -> None:
+        """Let the next operation of the socket take no longer than the session may.
+
+        Raises `TimeoutError` when its time is over.
+        """
+        left_s = self.until - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError(f"not handed in within {self.timeout:g} s")
+        if self.sock is not None:
+            self.sock.settimeout(left_s)
+
+
+class _TlsSession(_Session, smtplib.SMTP_SSL):
+    """One that speaks TLS from the beginning."""
+
+
+class _Replies(io.RawIOBase):
+    """What a server says: each piece of it is waited for as long as the session may go on."""
+
+    def __init__(self, session: _Session) -> None:
+        super().__init__()
+        self._session = session
+
+    def readable(self) -> bool:
+        """Say that it can be read."""
+        return True
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        """Read the next piece."""
+        self._session.bound()
+        assert self._session.sock is not None
+        return self._session.sock.recv_into(buffer)
 
 
 def _all_refused(error: smtplib.SMTPRecipientsRefused) -> Outcome:

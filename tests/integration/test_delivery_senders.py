@@ -8,8 +8,11 @@ import hashlib
 import hmac
 import json
 import os
+import socket
 import threading
+import time
 import uuid
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -151,17 +154,28 @@ def test_no_answer_and_nobody_there() -> None:
 
 def mailed(sink: SmtpSink, *, id_: str = "shop.7", **changes: Any) -> Outcome:
     fields = {
+        "from": "no-reply@penstock.example",
         "subject": "Order {data.number}",
         "body": "For {data.lines.0.item}\n",
         "to": ["{data.to}"],
+        "timeout_s": 20,
+        "user": None,
+        "password": None,
     }
     given = fields | changes
 
     async def run() -> Outcome:
         sender = MailSender(
-            server=MailServer(host="127.0.0.1", port=sink.port, security="none", timeout_s=20),
+            server=MailServer(
+                host="127.0.0.1",
+                port=sink.port,
+                security="none",
+                timeout_s=given["timeout_s"],
+                user=given["user"],
+                password=given["password"],
+            ),
             form=MailForm(
-                sender="no-reply@penstock.example",
+                sender=given["from"],
                 recipients=[Template(each, place="to") for each in given["to"]],
                 subject=Template(given["subject"], place="subject"),
                 body=Template(given["body"], place="body"),
@@ -236,6 +250,47 @@ def test_what_no_mail_can_be_made_of_is_not_tried(changes: dict[str, Any]) -> No
 
 def test_no_mail_server() -> None:
     assert isinstance(mailed(SmtpSink(port=free_port())), TryAgain)
+
+
+def test_a_mail_server_that_takes_its_time_has_one_for_the_whole_mail() -> None:
+    lines: list[str] = []
+    over = threading.Event()
+
+    def slow(line: str) -> None:
+        lines.append(line)
+        over.wait(0.4)
+
+    with smtp_sink() as sink:
+        sink.refuse = slow
+        to = [f"box{number}@shop.example" for number in range(10)]
+        begun = time.monotonic()
+        outcome = mailed(sink, to=to, timeout_s=0.5)
+        took_s = time.monotonic() - begun
+        over.set()
+    assert took_s < 2
+    assert isinstance(outcome, TryAgain)
+    assert "DATA" not in [line.upper() for line in lines]
+    assert sink.messages == []
+
+
+def test_a_reply_that_comes_in_drops_does_not_prolong_a_session() -> None:
+    def drip() -> None:
+        with suppress(OSError):
+            connection, _ = server.accept()
+            with connection:
+                for _ in range(50):
+                    connection.sendall(b"2")
+                    time.sleep(0.1)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        dripping = threading.Thread(target=drip)
+        dripping.start()
+        begun = time.monotonic()
+        outcome = mailed(SmtpSink(port=server.getsockname()[1]), timeout_s=0.5)
+        took_s = time.monotonic() - begun
+        dripping.join(30)
+    assert isinstance(outcome, TryAgain)
+    assert took_s < 2
 
 
 @pytest.mark.parametrize(
