@@ -34,6 +34,9 @@ from kernel.retry import Backoff
 _log = logging.getLogger("penstock.delivery")
 _AGAIN = Backoff(base_s=0.5, cap_s=30.0)
 _FINISH_S = 15.0
+"""What is being sent may take so long when the service ends."""
+_BEYOND_S = 5.0
+"""How long after its time-out an attempt is recorded."""
 
 State = Literal["starting", "running", "failing", "outdated", "stopped"]
 
@@ -155,7 +158,7 @@ class Deliveries:
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
-        await asyncio.gather(*(_ended(watched) for watched in self._watched.values()))
+        await asyncio.gather(*(_ended(watched, _FINISH_S) for watched in self._watched.values()))
 
     def stop(self) -> None:
         """Let all deliverers finish what they are sending and take no more."""
@@ -177,21 +180,30 @@ class Deliveries:
         1. Those whose file is gone or has another content finish what they are sending, and end.
            A file that is not right ends none: the deliverer goes on as the file was before.
         2. The others of the files are started; those that stood still get another try.
+        3. Each that has ended is started as its file is now, whatever the others still send.
         """
         wanted = {file.name: file for file in files}
-        for name, watched in list(self._watched.items()):
+        leaving: list[_Watched] = []
+        for name, watched in self._watched.items():
             file = wanted.get(name)
             if isinstance(file, BrokenFile) and not watched.stopped:
                 watched.go_on_without(file)
             elif file != watched.file or watched.stopped:
                 watched.stop()
-                await _ended(watched)
-                del self._watched[name]
+                leaving.append(watched)
             else:
                 watched.outdated = None
         for name, file in wanted.items():
             if name not in self._watched and not self._ending:
                 self._watched[name] = self._started(file)
+        await asyncio.gather(*(self._replace(each, wanted.get(each.file.name)) for each in leaving))
+
+    async def _replace(self, watched: _Watched, file: DeliveryFile | BrokenFile | None) -> None:
+        """Wait until a deliverer has finished what it sends; run what its file says now instead."""
+        await _ended(watched, _finish_s(watched.file))
+        del self._watched[watched.file.name]
+        if file is not None and not self._ending:
+            self._watched[file.name] = self._started(file)
 
     def _started(self, file: DeliveryFile | BrokenFile) -> _Watched:
         watched = _Watched(file, self._metrics)
@@ -257,12 +269,19 @@ class Deliveries:
         await watched.deliverer.run()
 
 
-async def _ended(watched: _Watched) -> None:
+async def _ended(watched: _Watched, finish_s: float) -> None:
     """Wait until a deliverer that was stopped has finished, for a while; then cut it off."""
     if watched.task is not None:
-        await asyncio.wait([watched.task], timeout=_FINISH_S)
+        await asyncio.wait([watched.task], timeout=finish_s)
         watched.task.cancel()
         await asyncio.gather(watched.task, return_exceptions=True)
+
+
+def _finish_s(file: DeliveryFile | BrokenFile) -> float:
+    """Return how long an attempt may still take: the event of one that is cut off is sent again."""
+    if isinstance(file, BrokenFile):
+        return _FINISH_S
+    return max(_FINISH_S, file.section.timeout_s + _BEYOND_S)
 
 
 def _sender(file: DeliveryFile, workspace: Path) -> Sender:
