@@ -134,7 +134,7 @@ class Deliverer:
             outcome: Outcome = TryAgain(reason=error.message)
         else:
             id_ = message_id(self._subscription, event.id)
-            outcome = await self._sender.send(id_, document)
+            outcome = await self._sent(id_, document)
         failpoints.hit(failpoints.DELIVER_BEFORE_RECORD)
         await self._record(delivery, outcome)
         match outcome:
@@ -147,6 +147,14 @@ class Deliverer:
                 self._observer.failed(reason, parked=True)
             case _:
                 assert_never(outcome)
+
+    async def _sent(self, id_: str, document: Document) -> Outcome:
+        try:
+            return await self._sender.send(id_, document)
+        except Exception as error:
+            # A defect of ours: unrecorded, nobody would be told why the event comes again so late.
+            _log.exception("sending an event of %s failed", self._subscription)
+            return TryAgain(reason=f"{type(error).__name__}, see the log")
 
     async def _record(self, delivery: Delivery, outcome: Outcome) -> None:
         attempt = 0

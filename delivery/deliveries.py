@@ -297,6 +297,12 @@ def _sender(file: DeliveryFile, workspace: Path) -> Sender:
             password = None
             if section.password is not None:
                 password = secret(section.password, workspace)
+            # As SMTP takes them, and no character of a password is told of.
+            if not f"{section.user or ''}{password or ''}".isascii():
+                raise Misconfigured(
+                    "the mail server's user and password must be of ASCII characters",
+                    remedy="Set others at the mail server, then save the delivery's file again.",
+                )
             return MailSender(
                 server=MailServer(
                     host=section.host,

@@ -113,6 +113,9 @@ class MailSender:
             connection = self._connected()
         except (OSError, smtplib.SMTPException) as error:
             return TryAgain(reason=_shown(error))
+        except ValueError as error:
+            # What it says may have characters of the password.
+            return Hopeless(reason=f"no session can be begun: {type(error).__name__}")
         try:
             refused = connection.send_message(message, self._form.sender, recipients)
         except smtplib.SMTPRecipientsRefused as error:
@@ -122,6 +125,8 @@ class MailSender:
             return Hopeless(reason=_shown(error)) if final else TryAgain(reason=_shown(error))
         except (OSError, smtplib.SMTPException) as error:
             return TryAgain(reason=_shown(error))
+        except ValueError as error:
+            return Hopeless(reason=f"no mail can be made of it: {error}")
         finally:
             with suppress(OSError, smtplib.SMTPException):
                 connection.quit()

@@ -293,6 +293,18 @@ def test_a_reply_that_comes_in_drops_does_not_prolong_a_session() -> None:
     assert took_s < 2
 
 
+def test_what_smtp_cannot_say_is_hopeless() -> None:
+    """Only ASCII, and of a password nothing is told."""
+    with smtp_sink() as sink:
+        outcome = mailed(sink, **{"from": "no-reply@grün.example"})
+        assert isinstance(outcome, Hopeless)
+        assert "ascii" in outcome.reason
+        sink.refuse = lambda line: "250-sink\r\n250 AUTH PLAIN" if line[:4] == "ehlo" else None
+        outcome = mailed(sink, user="kim", password="grün")
+    assert outcome == Hopeless(reason="no session can be begun: UnicodeEncodeError")
+    assert sink.messages == []
+
+
 @pytest.mark.parametrize(
     "text", ["{nothing}", "{data.__class__!r}", "{", "{data[number]}", "{}", "{version:{data}}"]
 )

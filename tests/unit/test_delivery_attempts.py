@@ -1,4 +1,4 @@
-"""Attempts of deliverers that are under way when files change."""
+"""Attempts of deliverers: what a sender raises, and what is under way when files change."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 
 from delivery import deliveries
 from delivery.config import DeliveryFile
+from delivery.deliverer import Deliverer
 from delivery.deliveries import Deliveries
 from delivery.outcome import Document, Outcome, Sent
 from eventstore import workspace_files
@@ -95,6 +96,34 @@ def write(workspace: Path, name: str, body: str) -> None:
     (workspace / "deliveries" / f"{name}.toml").write_text(f'{FILE}body = "{body}"\n')
 
 
+def test_what_a_sender_raises_is_an_attempt_in_vain() -> None:
+    class Broken:
+        async def send(self, message_id: str, document: Document) -> Outcome:
+            raise TypeError("no bytes")
+
+        async def close(self) -> None: ...
+
+    async def body() -> None:
+        groups: Any = Groups()
+        deliverer = Deliverer(
+            subscription="shop",
+            consumer="c",
+            groups=groups,
+            sender=Broken(),
+            render=render,
+            observer=Watcher(),
+            concurrency=1,
+            max_deliveries=3,
+        )
+        running = asyncio.create_task(deliverer.run())
+        await holds(lambda: bool(groups.settled))
+        deliverer.stop()
+        await running
+        assert groups.settled == [("shop", "TypeError, see the log")]
+
+    asyncio.run(body())
+
+
 def test_files_that_change_cut_off_nothing_within_its_time_nor_wait_for_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,5 +158,25 @@ def test_files_that_change_cut_off_nothing_within_its_time_nor_wait_for_each_oth
             gates["slow"].opened.set()
             await holds(lambda: state_of("slow") == "running")
             assert groups.settled == [("quick", "sent"), ("slow", "sent")]
+
+    asyncio.run(body())
+
+
+def test_a_password_that_smtp_cannot_say_stands_still_and_is_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MAIL_PASSWORD", "grün")
+    write(tmp_path, "shop", "b")
+    with (tmp_path / "deliveries/shop.toml").open("a") as file:
+        file.write('user = "kim"\npassword = "env:MAIL_PASSWORD"\n')
+
+    async def body() -> None:
+        groups: Any = Groups()
+        made = Deliveries(workspace=tmp_path, groups=groups, render=render, metrics=Watcher())
+        async with made:
+            await holds(lambda: made.standings()[0].state == "stopped")
+            reason = made.standings()[0].reason or ""
+            assert "must be of ASCII characters" in reason
+            assert "ü" not in reason
 
     asyncio.run(body())
