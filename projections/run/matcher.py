@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Context, Decimal, localcontext
 from typing import Any
 
 import pyarrow as pa
 
 from kernel.errors import InvalidRequest
+from projections.run.spark_values import divided
+from projections.sql.decimals import DECIMAL
 from projections.sql.formulas import (
     Field,
     Formula,
@@ -102,7 +104,7 @@ class Matcher:
             matched = _rows(bound)
             last = matched[-1][1]
             first = matched[0][1]
-            picked = [_taken(each.taken, matched) for each in self.picks]
+            picked = [_picked(each, matched) for each in self.picks]
             found.append((*(last[n] for n in ORDER), first[self.time], last[self.time], *picked))
             start += 1 if self.overlapping else len(matched)
         return found
@@ -240,6 +242,18 @@ def _sortable(value: Any) -> tuple[Any, ...]:
     if isinstance(value, float):
         return (0, math.isnan(value), 0.0 if math.isnan(value) else value, math.copysign(1, value))
     return (0, value)
+
+
+def _picked(pick: Pick, matched: Sequence[tuple[str, Row]]) -> Any:
+    """Return a measure: an average of decimals with as many digits as its type has, as in SQL."""
+    size = DECIMAL.fullmatch(pick.type)
+    if pick.taken.take is not Take.AVG or size is None:
+        return _taken(pick.taken, matched)
+    total, count = (
+        _taken(replace(pick.taken, take=take), matched) for take in (Take.SUM, Take.COUNT)
+    )
+    digits, scale = int(size[1]), int(size[2])
+    return None if total is None else Decimal(divided(str(total), str(count), digits, scale))
 
 
 def _taken(taken: Taken, matched: Sequence[tuple[str, Row]]) -> Any:

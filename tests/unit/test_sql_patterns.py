@@ -166,13 +166,35 @@ def test_numbers_of_a_pattern_are_the_ones_of_sql(
     )
     script = parse_script(
         "CREATE PROJECTION q WITH (key = 'n') AS SELECT n FROM STREAM events.shop.priced "
-        "MATCH_RECOGNIZE (PARTITION BY item ORDER BY occurred_at MEASURES A.n AS n "
-        f"PATTERN (A B) WITHIN INTERVAL 1 HOUR DEFINE B AS {condition}) m"
+        f"MATCH_RECOGNIZE (PARTITION BY item ORDER BY occurred_at MEASURES {measures} {pattern}) m"
     )
     tree = plan(script.projections[0], MemoryCatalog(streams={stream.name: stream})).tree
     assert tree is not None
     assert uncertified(tree) is None
     facts = []
+    pattern = f"PATTERN (A B) WITHIN INTERVAL 1 HOUR DEFINE B AS {condition}"
+    made = _matched("A.n AS n", pattern, prices)
+    assert made["n"].to_pylist() == ([0] if holds else [])
+
+
+@pytest.mark.parametrize(
+    ("prices", "mean"),
+    [
+        (("0.01", "0.01", "0.02"), "0.013333"),
+        (("0.02", "0.02", "0.01"), "0.016667"),
+        (("-0.02", "-0.02", "-0.01"), "-0.016667"),
+    ],
+)
+def test_an_average_of_decimals_has_as_many_digits_as_its_type(
+    prices: Sequence[str], mean: str
+) -> None:
+    value = "AVG(CAST(B.price AS DECIMAL(10,2))) AS n"
+    made = _matched(value, "PATTERN (B B B) DEFINE B AS B.n >= 0", prices)
+    assert made["n"].to_pylist() == [Decimal(mean)]
+
+
+def _matched(measures: str, pattern: str, prices: Sequence[str]) -> pa.Table:
+    """Return what a pattern over rows of these prices gives, one row for each minute."""
     for n, price in enumerate(map(Decimal, prices)):
         at = datetime(2013, 1, 1, 5, n, tzinfo=UTC)
         fact = {"item": "i", "n": n, "price": price, "ratio": float(price), "occurred_at": at}
@@ -183,6 +205,6 @@ def test_numbers_of_a_pattern_are_the_ones_of_sql(
     try:
         for scan in scans(tree):
             dataflow.add(scan, [pa.Table.from_pylist(facts, pa.schema(shape))])
-        assert dataflow.round()["n"].to_pylist() == ([0] if holds else [])
+        return dataflow.round()
     finally:
         dataflow.close()
