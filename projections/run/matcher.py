@@ -302,20 +302,35 @@ def _compiled(formula: Formula) -> _Condition:
             return lambda bound: _taken(formula, _rows(bound))
         case FormulaOperation():
             parts = [_compiled(part) for part in formula.parts]
+            if formula.sign in ("and", "or"):
+                return _connected(*parts, decides=formula.sign == "or")
+            if formula.sign == "coalesce":
+                return _first_known(parts)
             operator = _OPERATORS[formula.sign]
             return lambda bound: operator(*(part(bound) for part in parts))
 
 
-def _and(one: Any, other: Any) -> Any:
-    if one is False or other is False:
-        return False
-    return None if one is None or other is None else True
+def _connected(one: _Condition, other: _Condition, *, decides: bool) -> _Condition:
+    """Ask two conditions in turn: the second one may be an error where the first one decides."""
+
+    def connected(bound: _Bound) -> Any:
+        first = one(bound)
+        second = decides if first is decides else other(bound)
+        if second is decides:
+            return decides
+        return None if first is None or second is None else not decides
+
+    return connected
 
 
-def _or(one: Any, other: Any) -> Any:
-    if one is True or other is True:
-        return True
-    return None if one is None or other is None else False
+def _first_known(parts: Sequence[_Condition]) -> _Condition:
+    """Ask for values until one is known: those behind it may be errors."""
+
+    def known(bound: _Bound) -> Any:
+        values = (part(bound) for part in parts)
+        return next((value for value in values if value is not None), None)
+
+    return known
 
 
 def _compared(holds: Callable[[int], bool]) -> Callable[[Any, Any], Any]:
@@ -366,8 +381,6 @@ def _same(one: Any, other: Any) -> bool:
 
 
 _OPERATORS: dict[str, Callable[..., Any]] = {
-    "and": _and,
-    "or": _or,
     "not": lambda one: None if one is None else not one,
     "=": _compared(lambda order: order == 0),
     "<>": _compared(lambda order: order != 0),
@@ -382,7 +395,6 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     "/": _computed(_divided),
     "neg": lambda one: None if one is None else -one,
     "abs": lambda one: None if one is None else abs(one),
-    "coalesce": lambda *values: next((each for each in values if each is not None), None),
     "length": lambda one: one,
     "is null": lambda one: one is None,
 }

@@ -6,6 +6,7 @@ Conditions and parts of them that read one row alone are columns of the rows bel
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 
@@ -179,8 +180,11 @@ class _Reader:
         self.names.knows(_AT, made.type)
         return made
 
-    def _row(self, node: exp.Expr, own: str | None) -> str:
-        """Return the column that an expression over one row is; `own` is the row's variable."""
+    def _row(self, node: exp.Expr, own: str | None, unless: Sequence[exp.Expr] = ()) -> str:
+        """Return the column that an expression over one row is; `own` is the row's variable.
+
+        Where one of `unless` is true of the row, the expression may be an error and is not asked.
+        """
         at = offset_of(node, self.clause.at)
 
         def alone(found: exp.Expr) -> exp.Expr:
@@ -193,7 +197,7 @@ class _Reader:
         def inner(found: exp.Expr) -> exp.Expr:
             return exp.Paren(this=found.expressions[0]) if _is_neighbour(found) else found
 
-        plain = node.copy().transform(alone)
+        plain = _asked(node, unless).transform(alone)
         check(self.names.script, plain.copy().transform(inner), at=at, aggregates=False)
         flat = self.names.flat(self.names.scope.resolve(plain))
         flat = flat.transform(lambda f: self._neighbour(f, at) if _is_neighbour(f) else f)
@@ -260,7 +264,7 @@ class _Reader:
         name = str(found.table).upper() if isinstance(found, exp.Column) else ""
         return name if name in self.known else None
 
-    def _condition(self, node: exp.Expr, own: str) -> Formula:
+    def _condition(self, node: exp.Expr, own: str, unless: Sequence[exp.Expr] = ()) -> Formula:
         node = unwrapped(node)
         if isinstance(node, exp.Null):
             return Value(None)
@@ -271,19 +275,20 @@ class _Reader:
         if isinstance(node, exp.Interval) and (length := duration_of(node)):
             return FormulaOperation("length", (Value(in_us(length)),))
         if not self._refers(node, own):
-            return Field(self._row(node, own))
+            return Field(self._row(node, own, unless))
         if isinstance(node, (exp.Column, *_TAKES)):
             return self._taken(node)
-        return self._operation(node, own)
+        return self._operation(node, own, unless)
 
-    def _operation(self, node: exp.Expr, own: str) -> Formula:
+    def _operation(self, node: exp.Expr, own: str, unless: Sequence[exp.Expr]) -> Formula:
         if isinstance(node, exp.Between):
-            value = self._condition(node.this, own)
-            low = self._whole(node, ">=", (value, self._condition(node.args["low"], own)))
-            high = self._whole(node, "<=", (value, self._condition(node.args["high"], own)))
-            return FormulaOperation("and", (low, high))
+            bounds = (node.this, node.args["low"], node.args["high"])
+            value, *ends = (self._condition(part, own, unless) for part in bounds)
+            sides = zip((">=", "<="), ends, strict=True)
+            both = tuple(self._whole(node, sign, (value, end)) for sign, end in sides)
+            return FormulaOperation("and", both)
         if isinstance(node, exp.Is) and isinstance(node.expression, exp.Null):
-            return FormulaOperation("is null", (self._condition(node.this, own),))
+            return FormulaOperation("is null", (self._condition(node.this, own, unless),))
         sign = _SIGNS.get(type(node))
         if sign is None:
             raise self.names.script.refusal(
@@ -294,7 +299,22 @@ class _Reader:
         parts = [node.this, *filter(None, [node.args.get("expression")])]
         if isinstance(node, exp.Coalesce):
             parts = [node.this, *node.expressions]
-        return self._whole(node, sign, tuple(self._condition(part, own) for part in parts))
+        read = []
+        for part in parts:
+            read.append(self._condition(part, own, unless))
+            unless = (*unless, *self._deciding(node, unwrapped(part), own))
+        return self._whole(node, sign, tuple(read))
+
+    def _deciding(self, node: exp.Expr, part: exp.Expr, own: str) -> list[exp.Expr]:
+        """Return what of one row alone, where it is true, decides `node` before its next part."""
+        chained = isinstance(node, exp.Connector) and type(part) is type(node)
+        chain = [*part.flatten()] if chained else [part]
+        alone = [exp.Paren(this=each.copy()) for each in chain if not self._refers(each, own)]
+        if isinstance(node, exp.Coalesce):
+            return [exp.Not(this=exp.Is(this=each, expression=exp.Null())) for each in alone]
+        if isinstance(node, exp.And):
+            return [exp.Not(this=each) for each in alone]
+        return [*alone] if isinstance(node, exp.Or) else []
 
     def _whole(self, node: exp.Expr, sign: str, parts: tuple[Formula, ...]) -> FormulaOperation:
         made = FormulaOperation(sign, parts)
@@ -359,6 +379,14 @@ class _Reader:
         self._simple(made, at)
         self.names.knows(name, made)
         return Pick(name=name, taken=taken, kind=kind, type=made)
+
+
+def _asked(node: exp.Expr, unless: Sequence[exp.Expr]) -> exp.Expr:
+    """Return an expression that is computed where none of some conditions is true."""
+    if not unless or isinstance(node, exp.Column):
+        return node.copy()
+    decided = [exp.If(this=each.copy(), true=exp.Null()) for each in unless]
+    return exp.Case(ifs=decided, default=node.copy())
 
 
 def _is_neighbour(found: exp.Expr) -> bool:

@@ -151,6 +151,21 @@ NUMBERS = [
     ("B.ratio = A.price", ("0.1", "0.1"), True),
     ("A.ratio + 0.2 > B.ratio", ("0.1", "0.3"), True),
     ("A.ratio * 1.0 = 0.1 AND B.n > A.n", ("0.1", "0.3"), True),
+    # What a part decides is not asked of the next one: not over several rows, nor of one alone.
+    ("A.n <> 0 AND B.n / A.n > 1", ("1", "2"), False),
+    ("A.n = 0 OR B.n / A.n > 1", ("1", "2"), True),
+    ("coalesce(A.price, B.n / A.n) = 1", ("1", "2"), True),
+    ("NOT (A.price > 1 AND B.n / A.n > 1)", ("1", "2"), True),
+    ("A.n BETWEEN 1 AND B.n / A.n", ("1", "2"), False),
+    ("A.n >= 0 AND B.n <> 0 AND 10 / B.n > A.n", ("1", "2"), True),
+    ("B.n <> 0 AND A.n >= 0 AND 10 / B.n > A.n", ("1", "2"), True),
+    ("B.n <> 0 AND (A.n > 5 OR 10 / B.n > A.n)", ("1", "2"), True),
+    ("A.n > 5 OR B.n = 0 OR 10 / B.n > A.n", ("1", "2"), True),
+    ("coalesce(B.n, A.n, 10 / B.n) = 1", ("1", "2"), True),
+    ("B.n <> 0 AND 10 / B.n > 20 AND A.n >= 0", ("1", "2"), False),
+    # Unknown decides nothing.
+    ("NOT (nullif(B.n, 1) > 0 AND A.n > B.n - 1)", ("1", "2"), True),
+    ("nullif(B.n, 1) > 0 OR A.n = B.n - 1", ("1", "2"), True),
 ]
 
 
@@ -158,20 +173,6 @@ NUMBERS = [
 def test_numbers_of_a_pattern_are_the_ones_of_sql(
     condition: str, prices: Sequence[str], holds: bool
 ) -> None:
-    stream = Relation(
-        name="events.shop.priced",
-        columns=tuple(Column(name=name, type=kind) for name, (kind, _) in PRICED.items()),
-        key=(),
-        event_time="occurred_at",
-    )
-    script = parse_script(
-        "CREATE PROJECTION q WITH (key = 'n') AS SELECT n FROM STREAM events.shop.priced "
-        f"MATCH_RECOGNIZE (PARTITION BY item ORDER BY occurred_at MEASURES {measures} {pattern}) m"
-    )
-    tree = plan(script.projections[0], MemoryCatalog(streams={stream.name: stream})).tree
-    assert tree is not None
-    assert uncertified(tree) is None
-    facts = []
     pattern = f"PATTERN (A B) WITHIN INTERVAL 1 HOUR DEFINE B AS {condition}"
     made = _matched("A.n AS n", pattern, prices)
     assert made["n"].to_pylist() == ([0] if holds else [])
@@ -195,6 +196,20 @@ def test_an_average_of_decimals_has_as_many_digits_as_its_type(
 
 def _matched(measures: str, pattern: str, prices: Sequence[str]) -> pa.Table:
     """Return what a pattern over rows of these prices gives, one row for each minute."""
+    stream = Relation(
+        name="events.shop.priced",
+        columns=tuple(Column(name=name, type=kind) for name, (kind, _) in PRICED.items()),
+        key=(),
+        event_time="occurred_at",
+    )
+    script = parse_script(
+        "CREATE PROJECTION q WITH (key = 'n') AS SELECT n FROM STREAM events.shop.priced "
+        f"MATCH_RECOGNIZE (PARTITION BY item ORDER BY occurred_at MEASURES {measures} {pattern}) m"
+    )
+    tree = plan(script.projections[0], MemoryCatalog(streams={stream.name: stream})).tree
+    assert tree is not None
+    assert uncertified(tree) is None
+    facts = []
     for n, price in enumerate(map(Decimal, prices)):
         at = datetime(2013, 1, 1, 5, n, tzinfo=UTC)
         fact = {"item": "i", "n": n, "price": price, "ratio": float(price), "occurred_at": at}
