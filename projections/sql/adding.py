@@ -172,7 +172,7 @@ def _made_one(adding: Adding, dialect: Dialect) -> Iterator[str]:
         value = dialect.average(each.call, total, f"nullif({count}, 0)")
         yield f"{value} AS {dialect.name(each.call.name)}"
     for name in ORDER:
-        yield f"{newest(name, dialect, told_apart=False)} AS {name}"
+        yield f"{newest(name, dialect)} AS {name}"
 
 
 def _again(call: Call, dialect: Dialect) -> str:

@@ -107,6 +107,10 @@ class Dialect(Protocol):
         """Write the elements of a list as rows."""
         ...
 
+    def apart(self, value: str, kind: str) -> list[str]:
+        """Write what values of a type are ordered by, so that only those that are the same tie."""
+        ...
+
     def of_greatest(self, value: str, by: str) -> str:
         """Write the value, NULL included, of the row where `by` is greatest in its group."""
         ...
@@ -117,12 +121,12 @@ def plain(kind: str) -> bool:
     return bool(kind) and "<" not in kind
 
 
-def newest(value: str, dialect: Dialect, *, told_apart: bool) -> str:
+def newest(value: str, dialect: Dialect, kind: str | None = None) -> str:
     """Write the value, NULL included, that a group's newest row has.
 
-    `told_apart`: of several newest rows, which a join may give, the greatest value counts.
+    `kind`, its type: of several newest rows, which a join may give, the greatest value counts.
     """
-    more = [f"{value} IS NOT NULL", value] if told_apart else []
+    more = [] if kind is None else [f"{value} IS NOT NULL", *dialect.apart(value, kind)]
     return dialect.of_greatest(value, dialect.row([*ORDER, *more]))
 
 
@@ -132,7 +136,7 @@ def called(call: Call, dialect: Dialect, over: str = "") -> str:
     word = "DISTINCT " if call.distinct else ""
     match call.function:
         case Function.NEWEST:
-            return newest(value, dialect, told_apart=plain(call.kind))
+            return newest(value, dialect, call.kind)
         case Function.SUM | Function.AVG:
             return dialect.total(call, value, over)
         case Function.MIN | Function.MAX if call.kind in FLOATING:
@@ -274,9 +278,7 @@ def ended(node: Final, rows: str, dialect: Dialect) -> str:
 
 def _calls(node: Grouped | Sessions, dialect: Dialect) -> str:
     results = [f"{called(call, dialect)} AS {dialect.name(call.name)}" for call in node.calls]
-    return ", ".join(
-        [*results, *(f"{newest(name, dialect, told_apart=False)} AS {name}" for name in ORDER)]
-    )
+    return ", ".join([*results, *(f"{newest(name, dialect)} AS {name}" for name in ORDER)])
 
 
 def _grouped(node: Grouped, rows: str, dialect: Dialect) -> str:
@@ -373,5 +375,9 @@ def _newest(node: Newest, rows: str, dialect: Dialect) -> str:
 
 def _told_apart(node: Node, dialect: Dialect, direction: str) -> list[str]:
     """Order rows by time and place, then by all that they hold: only equal rows stay alike."""
-    more = [each.name for each in node.columns if plain(each.type)]
-    return [f"{dialect.name(name)} {direction} NULLS LAST" for name in (*ORDER, *more)]
+    more = [
+        value
+        for each in node.columns
+        for value in dialect.apart(dialect.name(each.name), each.type)
+    ]
+    return [f"{value} {direction} NULLS LAST" for value in (*ORDER, *more)]

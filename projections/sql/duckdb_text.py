@@ -142,6 +142,11 @@ class DuckText:
         """Write the elements of a list as rows."""
         return f"unnest({values})"
 
+    def apart(self, value: str, kind: str) -> list[str]:
+        """Write what values of a type are ordered by, so that only those that are the same tie."""
+        # The two zeros are equal: as in Spark, the one with a sign is in front.
+        return [value, f"({value} <> 0 OR NOT signbit({value}))"] if kind in FLOATING else [value]
+
     def of_greatest(self, value: str, by: str) -> str:
         """Write the value, NULL included, of the row where `by` is greatest in its group."""
         return f"arg_max_null({value}, {by})"

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from sqlglot import exp
 
 from projections.sql.catalog import Column
-from projections.sql.decimals import INTEGERS
+from projections.sql.decimals import FLOATING, INTEGERS
 from projections.sql.expressions import render
 from projections.sql.totals import divided_sql, total_sql
 from projections.sql.tree import Call, Function
 from schemas.identifiers import spark_name
+
+_NOT_ORDERED = re.compile("MAP<|FLOAT|DOUBLE|REAL", re.IGNORECASE)
+"""In nested types: what has no order, or one in which both zeros are equal."""
 
 
 class SparkText:
@@ -79,6 +83,14 @@ class SparkText:
     def each(self, values: str) -> str:
         """Write the elements of a list as rows."""
         return f"explode({values})"
+
+    def apart(self, value: str, kind: str) -> list[str]:
+        """Write what values of a type are ordered by, so that only those that are the same tie."""
+        if kind in FLOATING:
+            # The two zeros are equal, and not written the same.
+            return [value, f"CAST({value} AS STRING)"]
+        # A type that is not known here may be any.
+        return [value if kind and not _NOT_ORDERED.search(kind) else f"to_json(struct({value}))"]
 
     def of_greatest(self, value: str, by: str) -> str:
         """Write the value, NULL included, of the row where `by` is greatest in its group."""

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from projections.run.database import arrow_type
+from projections.run.database import TEXT, arrow_type
 from projections.sql.catalog import Column, MemoryCatalog, Relation
+from projections.sql.key_steps import rows_sql
 from projections.sql.parse import parse_script
-from projections.sql.plan import plan
+from projections.sql.plan import Plan, plan
+from tests.property.test_sql_incremental import DuckEngine
 from tests.support.oracles.sql_projections import CASES
 from tests.support.oracles.sql_world import (
+    START,
     Fact,
     Reading,
     Row,
@@ -211,3 +214,81 @@ def test_a_column_beside_group_by_is_the_newest_even_when_it_is_null(
     assert rows == [
         {"carrier": "AA", "n": 2, "mean": 3.0, "last_delay": None, "flight": "f1"},
     ]
+
+
+def _over(query: str, kinds: Mapping[str, str]) -> Plan:
+    """Plan a query over rows `r` that share their places, as those of one copy do."""
+    columns = tuple(Column(name=n, type=t) for n, t in kinds.items())
+    relation = Relation(name="r", columns=columns, key=(), event_time=None, copied=())
+    (decl,) = parse_script(f"CREATE PROJECTION p WITH (key = k) AS {query}").projections
+    return plan(decl, MemoryCatalog(streams={"r": relation}))
+
+
+Computed = Callable[[Plan, Mapping[str, str], Sequence[Row]], list[Row]]
+
+
+@pytest.fixture(params=["spark", "small"])
+def computed(request: pytest.FixtureRequest, sql_spark: SparkSession) -> Iterator[Computed]:
+    """Compute a plan over rows in one place, on Spark and in the small executor."""
+    small = DuckEngine(spark=False)
+
+    def rows_of(made: Plan, kinds: Mapping[str, str], rows: Sequence[Row]) -> list[Row]:
+        on_spark = request.param == "spark"
+        engine = SparkEngine(sql_spark) if on_spark else small
+        place: Row = {"_time": START, "_seq_hi": 0, "_seq_lo": 0}
+        shape = {**kinds, "_time": "TIMESTAMP", "_seq_hi": "BIGINT", "_seq_lo": "BIGINT"}
+        engine.view("in_0", shape, [row | place for row in rows])
+        if on_spark:
+            # One part, so that rows are added in their order.
+            sql_spark.table("in_0").coalesce(1).createOrReplaceTempView("in_0")
+        text = made.rows_sql if on_spark else rows_sql(made.tree, TEXT)
+        names = ", ".join(each.name for each in made.columns)
+        return engine.query(f"SELECT {names} FROM ({text}) AS t")
+
+    yield rows_of
+    small.close()
+
+
+@pytest.mark.parametrize("zeros", [(0.0, -0.0), (-0.0, 0.0)])
+@pytest.mark.parametrize("grouped", ["", " GROUP BY k"])
+def test_of_two_zeros_in_one_place_the_one_without_a_sign_is_the_newest(
+    computed: Computed, zeros: Sequence[float], grouped: str
+) -> None:
+    kinds = {"k": "STRING", "x": "DOUBLE"}
+    made = _over(f"SELECT k, x FROM STREAM r{grouped}", kinds)
+    (row,) = computed(made, kinds, [{"k": "a", "x": x} for x in zeros])
+    assert str(row["x"]) == "0.0"
+
+
+NESTED = {
+    "k": "STRING",
+    "a": "ARRAY<STRING>",
+    "m": "MAP<STRING, INT>",
+    "st": "STRUCT<f: DOUBLE>",
+    "i": "ARRAY<INT>",
+}
+ALIKE = (
+    ("array('x')", "map('k', 1)", "named_struct('f', 0.0D)", "array(1)"),
+    ("array('x')", "map('k', 1)", "named_struct('f', 0.0D)", "array(2)"),
+    ("array('x')", "map('k', 1)", "named_struct('f', -0.0D)", "array(3)"),
+    ("array('x')", "map('k', 0)", "named_struct('f', 1.0D)", "array(4)"),
+    ("array('v')", "map('k', 2)", "named_struct('f', 2.0D)", "array(5)"),
+)
+
+
+@pytest.mark.parametrize("item", ["i", "i[0]"], ids=["a known type", "a type that Spark derives"])
+@pytest.mark.parametrize("grouped", ["", " GROUP BY k"])
+def test_rows_in_one_place_are_told_apart_by_nested_values_too(
+    sql_spark: SparkSession, item: str, grouped: str
+) -> None:
+    made = _over(f"SELECT k, a, m, st, {item} AS i FROM STREAM r{grouped}", NESTED)
+    found = []
+    for rows in (ALIKE, ALIKE[::-1]):
+        selects = " UNION ALL ".join(
+            f"SELECT 'k' k, {a} a, {m} m, {st} st, {i} i, 0L _seq_hi, 0L _seq_lo, "
+            "TIMESTAMP'2020-01-01' _time"
+            for a, m, st, i in rows
+        )
+        sql_spark.sql(selects).coalesce(1).createOrReplaceTempView("in_0")
+        found.append(repr(sql_spark.sql(made.rows_sql).toArrow().to_pylist()))
+    assert found[0] == found[1]

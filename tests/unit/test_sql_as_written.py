@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -153,14 +154,14 @@ PARKED = [
 ]
 
 
-def computed(query: str) -> list[tuple[object, ...]]:
-    """Return the first columns of what the small executor makes of a query over `PARKED`."""
+def computed(query: str, parked: Sequence[dict[str, object]] = PARKED) -> list[tuple[object, ...]]:
+    """Return the first columns of what the small executor makes of a query over some rows."""
     made = planned(query)
     database = Database()
     for scan in scans(made.tree):
         fields = [(each.name, arrow_type(each)) for each in scan.columns]
         order = [("_time", UTC_MICROS), ("_seq_hi", pa.int64()), ("_seq_lo", pa.int64())]
-        rows = [{**each, "_time": START, "_seq_hi": 0, "_seq_lo": 0} for each in PARKED]
+        rows = [{**each, "_time": START, "_seq_hi": 0, "_seq_lo": 0} for each in parked]
         database.make(scan.view, types_of(scan.columns) | ORDER_TYPES)
         database.insert(scan.view, [pa.Table.from_pylist(rows, pa.schema([*fields, *order]))])
     found = database.connection.sql(rows_sql(made.tree, TEXT)).fetchall()
@@ -193,6 +194,20 @@ def test_a_condition_is_asked_only_where_those_before_it_hold(condition: str) ->
 def test_of_two_zeros_a_distinct_row_has_the_one_without_a_sign(query: str) -> None:
     found = computed(query)
     assert [str(distance) for _, distance in found] == ["0.0", "0.0"]
+
+
+@pytest.mark.parametrize("parked", [PARKED, PARKED[::-1]], ids=["one order", "the other"])
+@pytest.mark.parametrize(
+    "query",
+    [
+        " UNION ALL ".join([f"SELECT 'a' AS event_id, distance {FROM}"] * 2),
+        f"SELECT 'a' AS event_id, distance {FROM} GROUP BY 'a'",
+    ],
+)
+def test_of_two_zeros_in_one_place_the_one_without_a_sign_is_the_newest(
+    query: str, parked: Sequence[dict[str, object]]
+) -> None:
+    assert [str(distance) for _, distance in computed(query, parked)] == ["0.0"]
 
 
 @pytest.mark.parametrize(

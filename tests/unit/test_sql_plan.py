@@ -546,9 +546,25 @@ def test_a_column_called_value_stands_beside_the_value_of_a_subquery() -> None:
 def test_rows_of_one_copy_share_a_place_and_are_told_apart_by_all_that_they_hold(
     key: str, copied: tuple[str, ...] | None, strategy: Strategy
 ) -> None:
-    columns = tuple(Column(name=n, type=t) for n, t in {"id": "BIGINT", "shop": "STRING"}.items())
+    kinds = {"id": "BIGINT", "shop": "STRING", "tags": "ARRAY<STRING>", "more": "MAP<STRING, INT>"}
+    columns = tuple(Column(name=n, type=t) for n, t in kinds.items())
     relation = Relation(name="s", columns=columns, key=(), event_time=None, copied=copied)
-    statement = f"CREATE PROJECTION p WITH (key = {key}) AS SELECT id, shop FROM STREAM s"
+    statement = (
+        f"CREATE PROJECTION p WITH (key = {key}) AS "
+        "SELECT id, shop, tags, more, tags[0] AS tag FROM STREAM s"
+    )
     found = plan(parse_script(statement).projections[0], MemoryCatalog(streams={"s": relation}))
     assert found.strategy is strategy
-    assert ("`shop` DESC" in found.rows_sql) is (strategy is Strategy.KEYS)
+    for value in ("`shop`", "`tags`", "to_json(struct(`more`))", "to_json(struct(`tag`))"):
+        assert (f"{value} DESC" in found.rows_sql) is (strategy is Strategy.KEYS)
+
+
+def test_the_newest_of_several_rows_in_one_place_is_told_by_its_value_whatever_its_type() -> None:
+    kinds = {"id": "BIGINT", "tags": "ARRAY<STRING>", "more": "MAP<STRING, INT>"}
+    columns = tuple(Column(name=n, type=t) for n, t in kinds.items())
+    relation = Relation(name="s", columns=columns, key=(), event_time=None, copied=())
+    statement = "CREATE PROJECTION p WITH (key = id) AS SELECT id, tags, more FROM STREAM s"
+    decl = parse_script(f"{statement} GROUP BY id").projections[0]
+    text = plan(decl, MemoryCatalog(streams={"s": relation})).rows_sql
+    for name, order in (("__a0", "`__a0`"), ("__a1", "to_json(struct(`__a1`))")):
+        assert f"`{name}` IS NOT NULL, {order})" in text
