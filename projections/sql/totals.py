@@ -1,7 +1,8 @@
 """Totals that do not depend on the order in which rows are added, as Spark SQL.
 
-Adding floating-point numbers does depend on it: they are added in ascending order. An average of
-whole numbers is their exact total divided once.
+Adding floating-point numbers does depend on it: they are added in ascending order. So does adding
+BIGINTs, where it leaves their range on the way to a total within it: they are added as decimals.
+An average of whole numbers is their exact total divided once.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ def total_sql(value: str, kind: str, *, average: bool, distinct: bool, over: str
     if kind in INTEGERS and average:
         exact = f"sum({word}CAST({value} AS DECIMAL(38, 0))){over}"
         return divided_sql(exact, count)
+    if kind == "BIGINT":
+        # The smaller numbers are too few to get that far. The cast refuses a total out of range.
+        return f"CAST(sum({word}CAST({value} AS DECIMAL(20, 0))){over} AS BIGINT)"
     return f"{'avg' if average else 'sum'}({word}{value}){over}"
 
 

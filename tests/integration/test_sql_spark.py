@@ -6,8 +6,10 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
+import duckdb
 import pyarrow as pa
 import pytest
+from pyspark.errors import ArithmeticException
 from pyspark.sql import SparkSession
 
 from projections.run.database import TEXT, arrow_type
@@ -247,6 +249,29 @@ def computed(request: pytest.FixtureRequest, sql_spark: SparkSession) -> Iterato
 
     yield rows_of
     small.close()
+
+
+MOST = 2**63 - 1
+WHOLE = {"k": "STRING", "n": "BIGINT"}
+SUM = "SELECT k, SUM(n) AS total FROM STREAM r GROUP BY k"
+
+
+@pytest.mark.parametrize("numbers", [(MOST, 1, -1), (-1, 1, MOST), (1, MOST, -1)])
+def test_a_total_within_the_range_may_leave_it_on_the_way(
+    computed: Computed, numbers: Sequence[int]
+) -> None:
+    found = computed(_over(SUM, WHOLE), WHOLE, [{"k": "a", "n": n} for n in numbers])
+    assert found == [{"k": "a", "total": MOST}]
+    apart = _over(SUM.replace("SUM(", "SUM(DISTINCT "), WHOLE)
+    assert computed(apart, WHOLE, [{"k": "a", "n": n} for n in numbers]) == found
+    over = "SUM(n) OVER (PARTITION BY k ORDER BY n DESC ROWS BETWEEN 9 PRECEDING AND 9 FOLLOWING)"
+    made = _over(f"SELECT k, total FROM (SELECT k, {over} AS total FROM STREAM r) x", WHOLE)
+    assert computed(made, WHOLE, [{"k": "a", "n": n} for n in numbers]) == found
+
+
+def test_a_total_out_of_range_is_refused(computed: Computed) -> None:
+    with pytest.raises((ArithmeticException, duckdb.ConversionException)):
+        computed(_over(SUM, WHOLE), WHOLE, [{"k": "a", "n": n} for n in (MOST, 1)])
 
 
 @pytest.mark.parametrize("zeros", [(0.0, -0.0), (-0.0, 0.0)])
