@@ -88,7 +88,8 @@ class LakeCatalog:
             columns=tuple(Column(name=n, type=t) for n, t in columns.items()),
             key=("event_id",) if event else (),
             event_time="occurred_at" if event else _time_of(topic),
-            copied=self._keys.get(name),
+            # Rows of a copy stay where a table is captured no more: its key is not known then.
+            copied=None if event or topic is not None else self._keys.get(name, ()),
         )
 
     def terms(self, name: str) -> StreamTerms:

@@ -15,6 +15,7 @@ from lake.layout import Lake
 from lake.tables import Tables
 from lake.writer import ArrowWriter, Guard, upserts_and_deletes
 from projections.run import region_runs
+from projections.run.captured_tables import CapturedTable
 from projections.run.catalog import Deployment
 from projections.run.dataflow import Dataflow
 from projections.run.region_runs import Reading, RegionRuns
@@ -196,3 +197,19 @@ def test_the_rows_of_a_captured_table_are_the_versions_that_are_valid(tmp_path: 
     )
     assert world.run() == 2
     assert world.rows() == [("Oslo", 1, 6)]
+
+
+@pytest.mark.parametrize(("captured", "copied"), [(True, ("id",)), (False, ())])
+def test_rows_of_one_copy_share_a_place_though_their_table_is_captured_no_more(
+    tmp_path: Path, captured: bool, copied: tuple[str, ...]
+) -> None:
+    lake, tables = Lake.at(tmp_path), Tables()
+    typed = [f"typed/{name}" for name in ("shop.public.orders", "events.visit.seen")]
+    for name in typed:
+        write_deltalake(lake.path(name), pa.Table.from_pylist([], SHAPE))
+    table = CapturedTable(keys=("id",))
+    captures = {"shop": {"public.orders": table}} if captured else {}
+    deployed = Deployment(version=1, captures=captures, slots={}, sources={}, projections={})
+    catalog = LakeCatalog(lake, tables, deployed, typed=typed, fields={})
+    found = catalog.stream("shop.public.orders"), catalog.stream("events.visit")
+    assert [each.copied for each in found if each] == [copied, None]
