@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
+from projections.sql.catalog import Column
 from projections.sql.expressions import unwrapped
 from projections.sql.shape import ORDER, InputKind
-from projections.sql.tree import Join, JoinKind, Map, Node, Scan
+from projections.sql.tree import Join, JoinKind, Map, Node, Scan, column
 
 if TYPE_CHECKING:
     from projections.sql.batch import Dialect
@@ -47,7 +48,8 @@ def joined(node: Join, left: str, right: str, dialect: Dialect, weight: str = ""
 
 def join_condition(node: Join, dialect: Dialect) -> str:
     """Write when the rows `l` and `r` of a join are a pair."""
-    return " AND ".join([*_equal(node, dialect), *_conditions(node, node.rest, dialect)])
+    rest = dialect.conditions(node.rest, _both(node))
+    return " AND ".join(filter(None, [*_equal(node, dialect), rest]))
 
 
 def looks_up_one(node: Join) -> bool:
@@ -74,7 +76,8 @@ def _by_order(node: Join, left: str, right: str, dialect: Dialect, weight: str) 
     moment = dialect.expression(time, node.left.columns)
     on = " AND ".join([*_equal(node, dialect), f"{moment} >= r.{from_}"])
     rest = tuple(part for part in node.rest if part is not node.as_of[0])
-    holds = " AND ".join([f"r.{_MET}", *_conditions(node, rest, dialect)])
+    met = Column(name=_MET, type="BOOLEAN")
+    holds = dialect.conditions((column(_MET), *rest), (*_both(node), met))
     all_left = node.kind in (JoinKind.LEFT, JoinKind.ANTI)
     rows = f"FROM ({left}) AS l ASOF {'LEFT ' if all_left else ''}JOIN ({versions}) AS r ON {on}"
     own = _columns(node.left, "l", dialect)
@@ -97,9 +100,8 @@ def _equal(node: Join, dialect: Dialect) -> list[str]:
     return [f"l.{dialect.name(ours)} = r.{dialect.name(theirs)}" for ours, theirs in node.pairs]
 
 
-def _conditions(node: Join, parts: tuple[exp.Expr, ...], dialect: Dialect) -> list[str]:
-    columns = (*node.left.columns, *node.right.columns)
-    return [f"({dialect.expression(part, columns)})" for part in parts]
+def _both(node: Join) -> tuple[Column, ...]:
+    return (*node.left.columns, *node.right.columns)
 
 
 def _columns(node: Node, of: str, dialect: Dialect) -> str:

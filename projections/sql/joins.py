@@ -64,7 +64,8 @@ def joined(names: Names, join: exp.Expr, left: Node, right: Node, source: QueryS
             at=at,
             fix="Write LEFT JOIN, or join the table as it is: FULL JOIN x ON x.key = ….",
         )
-    conditions = (*_conditions(names, join, source, at), *as_of)
+    # A version is looked up before it is asked what it has: another one may not have it.
+    conditions = (*as_of, *_conditions(names, join, source, at))
     made = _with_conditions(names, conditions, left, right, kind, at)
     return replace(
         made,

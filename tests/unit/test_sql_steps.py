@@ -7,13 +7,15 @@ import pytest
 from sqlglot import exp, parse_one
 
 from kernel.errors import ContractViolation, InvalidRequest
+from projections.run.database import TEXT
 from projections.run.dataflow import Dataflow
 from projections.sql.explain import document, page
+from projections.sql.key_steps import rows_sql
 from projections.sql.plan import Plan, Strategy
 from projections.sql.tree import Join, Map, Scan, scans, walk
 from projections.sql.types import type_of
-from tests.support.oracles.region_world import stream_rows
-from tests.support.oracles.sql_world import Fact, World, planned
+from tests.support.oracles.region_world import Kept, stream_rows, tree_of
+from tests.support.oracles.sql_world import Fact, Reading, World, planned
 
 FROM = "FROM STREAM events.flight.departed"
 
@@ -191,6 +193,62 @@ def test_conditions_are_asked_from_left_to_right(
         Fact(1, 1, "f1", "AA", "JFK", 5, delay, 0.5),
     )
     assert (row["quick"], row["slow"]) == (quick, slow)
+
+
+def test_conditions_of_a_join_are_asked_from_left_to_right() -> None:
+    """One that is an error in some pairs is asked where those before it hold."""
+    join = f"{FROM} a LEFT JOIN STREAM events.flight.departed b ON b.flight = a.flight"
+    plan = made(
+        f"SELECT a.position AS own, b.position AS other {join} "
+        "AND b.position > a.position AND CAST(b.carrier AS BIGINT) > a.position",
+        key="own",
+    )
+    facts = tuple(
+        Fact(n, 1, "f1", carrier, "JFK", 5, 0, 0.5) for n, carrier in enumerate(["AA", "7"])
+    )
+    flow = Dataflow(plan.tree)
+    for scan in scans(plan.tree):
+        flow.add(scan, [stream_rows(World(facts=facts, readings=()))])
+    assert {row["own"]: row["other"] for row in flow.round().to_pylist()} == {0: 1, 1: None}
+    flow.close()
+
+
+AS_OF = "JOIN weather FOR SYSTEM_TIME AS OF e.occurred_at w ON w.origin = e.origin"
+
+
+@pytest.mark.parametrize(
+    ("kind", "conditions", "winds"),
+    [
+        ("LEFT", "w.wind <> e.delay AND 10 / (w.wind - e.delay) > 0", {2: 5}),
+        ("INNER", "w.wind <> e.delay AND 10 / (w.wind - e.delay) > 0", {2: 5}),
+        # Of a row that no version holds for nothing is asked, nor of a version that has ended.
+        ("LEFT", "10 / e.delay > 0", {1: 3, 2: 5}),
+        ("LEFT", "6 / (w.wind - 8 + e.delay) > 0", {2: 5}),
+    ],
+)
+def test_a_version_is_looked_up_before_it_is_asked_what_it_has(
+    kind: str, conditions: str, winds: dict[int, int | None]
+) -> None:
+    statement = (
+        "CREATE PROJECTION p WITH (key = 'position') AS "
+        f"SELECT e.position, w.wind {FROM} e {kind} {AS_OF} AND {conditions}"
+    )
+    facts = (
+        Fact(1, 1, "f1", "AA", "JFK", 15, 3, 0.5),
+        Fact(2, 1, "f2", "AA", "JFK", 25, 4, 0.5),
+        Fact(3, 1, "f3", "AA", "LGA", 25, 0, 0.5),
+        Fact(4, 1, "f4", "AA", "JFK", 35, 3, 0.5),
+    )
+    winds_of = enumerate([(10, 3), (20, 5), (30, None)])
+    readings = tuple(Reading(n, 1, "JFK", minute, wind) for n, (minute, wind) in winds_of)
+    now = World(facts=facts, readings=readings)
+    tree = tree_of(statement)
+    assert 'CASE WHEN ("__met") THEN ' in rows_sql(tree, TEXT)
+    table = Kept(tree)
+    table.epoch(now.until(0), now)
+    table.close()
+    found = {row["position"]: row["wind"] for row in table.rows.values()}
+    assert found == (winds if kind == "INNER" else dict.fromkeys(range(1, 5)) | winds)
 
 
 def test_a_long_chain_of_conditions_is_computed() -> None:
