@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from sqlglot import exp
@@ -198,6 +198,9 @@ def _node(made: _Groups, node: Node, window: Window | _Session | None) -> Groupe
                 fix="Group by the key too: GROUP BY user_id, SESSION(t, '30 minutes').",
             )
         gap = in_us(window.gap)
+        # A row without a time is of no session: it is not kept, so that it can go again.
+        known = exp.Not(this=exp.Is(this=time.expression.copy(), expression=exp.Null()))
+        below = replace(below, where=(known,))
         return Sessions(input=below, keys=keys, time=_TIME, gap_us=gap, calls=calls)
     windowed = Windowed(
         input=below,

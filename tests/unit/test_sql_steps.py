@@ -39,7 +39,7 @@ def test_explain_names_region_need_and_state_of_each_operator() -> None:
         "one row of each flight, window_start, by itself",
         "  sessions with a gap of 10 minutes | region: the sessions that a row joins, extends or "
         "splits; needs their rows | state: its input (2 columns) and what it gave out",
-        "    filter by 1 conditions",
+        "    filter by 2 conditions",
         "      stream events.flight.departed (flight, delay, occurred_at)",
     ]
     told = page(found)
@@ -249,6 +249,26 @@ def test_a_version_is_looked_up_before_it_is_asked_what_it_has(
     table.close()
     found = {row["position"]: row["wind"] for row in table.rows.values()}
     assert found == (winds if kind == "INNER" else dict.fromkeys(range(1, 5)) | winds)
+
+
+def test_a_row_without_a_time_is_of_no_session_and_goes_as_it_came() -> None:
+    plan = made(
+        f"SELECT flight, window_start, COUNT(*) AS n {FROM} "
+        "GROUP BY flight, SESSION(CASE WHEN delay > 0 THEN occurred_at END, '10 minutes')",
+        key="flight, window_start",
+    )
+    (scan,) = scans(plan.tree)
+    timeless, timed = (
+        stream_rows(World(facts=(Fact(1, 1, "f1", "AA", "JFK", 5, delay, 0.5),), readings=()))
+        for delay in (None, 3)
+    )
+    flow = Dataflow(plan.tree)
+    flow.add(scan, [timeless])
+    assert flow.round().num_rows == 0
+    flow.add(scan, [timeless], weight=-1)
+    flow.add(scan, [timed])
+    assert [(row["n"], row["_w"]) for row in flow.round().to_pylist()] == [(1, 1)]
+    flow.close()
 
 
 def test_a_long_chain_of_conditions_is_computed() -> None:
