@@ -101,7 +101,7 @@ def up(
             report(str(each))
     shown = {key: without_password(value) for key, value in endpoints.items()}
     rows = [[key, value] for key, value in shown.items()]
-    emit(shown, as_json=as_json, text=table(["endpoint", "value"], rows))
+    emit(endpoints, as_json=as_json, text=table(["endpoint", "value"], rows))
 
 
 @contextmanager
