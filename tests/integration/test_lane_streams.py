@@ -252,9 +252,11 @@ def test_p9_records_of_a_bound_epoch_that_expired_keep_no_other_lane_waiting(
     lanes.send(pings=2)
     lanes.begin()
     lanes.until(lambda: lanes.logged()["pings"] == 2, "the other one is read")
+    lanes.stop()
+    lanes.send(pings=3, readings=7)
     with monkeypatch.context() as patched:
         patched.setattr(Ingest, "_sorted_out", _storage_is_away)
-        lanes.send(pings=3, readings=7)
+        lanes.begin()
         with pytest.raises(Unavailable, match="storage"):
             lanes.until(lambda: False, "its epoch fails before its rows are in the log")
     lanes.stop()
