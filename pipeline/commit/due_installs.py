@@ -198,16 +198,17 @@ class BulkInstalls:
 
         They lack what the source did until its next slot began, and nothing behind them has it.
         """
+        entries = [entry for entry in self._bound(numbers) if entry.kind == INSTALL]
+        installs = [install_of(entry) for entry in entries if entry.source == source]
+        if not installs:
+            return []  # So it is in nearly every epoch: the book is not looked into.
         holds = [
             entry
             for entry in self._book.entries()
             if (entry.kind, entry.source) == (HOLD, source) and entry.number in progress.installs
         ]
         found: list[Install] = []
-        for entry in self._bound(numbers):
-            if (entry.kind, entry.source) != (INSTALL, source):
-                continue
-            install = install_of(entry)
+        for install in installs:
             if holds and _behind_lost(install, holds[-1]):
                 lost = InstallDeclined(f"{install.table} was read behind a slot that is lost")
                 self._decline(install, lost, progress)
