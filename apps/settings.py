@@ -144,18 +144,19 @@ class Settings:
     def number(self, key: str) -> int:
         """Return a whole-number setting. Raises `Misconfigured` for one outside of its bounds."""
         value = self.values[key].value
+        remedy = f"Mend it there; what holds now: penstock config show {key}"
         least, most = BOUNDS.get(key, _ANY_NUMBER)
         try:
             number = int(str(value))
         except ValueError:
             raise Misconfigured(
                 f"{key} must be a whole number, found '{value}' ({self.values[key].origin})",
-                remedy=f"Mend it there; what holds now: penstock config show {key}",
+                remedy=remedy,
             ) from None
         if not least <= number <= most:
             raise Misconfigured(
                 f"{key} must be from {least} to {most}, found {number} ({self.values[key].origin})",
-                remedy=f"Mend it there; what holds now: penstock config show {key}",
+                remedy=remedy,
             )
         return number
 

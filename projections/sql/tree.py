@@ -360,13 +360,10 @@ def _named(node: Node, names: tuple[str, ...]) -> tuple[Column, ...]:
 
 def in_places(node: Node, keys: Collection[str]) -> bool:
     """Say whether each row is the only one of its keys in its place, as facts of a stream are."""
-    match node:
-        case Scan():
-            return node.kind is InputKind.STREAM and apart(node, keys)
-        case Map():
-            return in_places(node.input, _passed(node, keys))
-        case _:
-            return False
+    under = node
+    while isinstance(under, Map):
+        under = under.input
+    return isinstance(under, Scan) and under.kind is InputKind.STREAM and apart(node, keys)
 
 
 def apart(node: Node, keys: Collection[str]) -> bool:
@@ -374,8 +371,9 @@ def apart(node: Node, keys: Collection[str]) -> bool:
     match node:
         case Scan():
             copied = node.relation.copied
-            shared = node.kind is InputKind.STREAM and copied is not None
-            return not shared or (bool(copied) and {*(copied or ())} <= {*keys})
+            if node.kind is not InputKind.STREAM or copied is None:
+                return True
+            return bool(copied) and {*copied} <= {*keys}
         case Map():
             return apart(node.input, _passed(node, keys))
         case Join():
