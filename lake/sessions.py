@@ -30,9 +30,13 @@ def fit_to_cores(session: SparkSession, asked: Collection[str] = ()) -> None:
 
 
 def answers(session: SparkSession) -> bool:
-    """Say whether Spark's Java process is there: a session has one, and cannot get another."""
+    """Say whether Spark works still: a session has one Java process, and cannot get another.
+
+    Nor does Spark begin again once it has stopped itself, as where it gives its cluster up. What is
+    asked is nothing that the session would remember, as it does its version.
+    """
     try:
-        return bool(session.version)
+        return session.sparkContext.defaultParallelism > 0
     except (Py4JError, OSError):
         return False
 

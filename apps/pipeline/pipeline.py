@@ -180,7 +180,7 @@ class Pipeline:
 
     def _spark_signs(self) -> Signs:
         if not (answers(self._spark) or self.stopping.is_set()):
-            end_process("Spark's Java process is gone")
+            end_process("Spark's Java process is gone, or Spark has stopped itself")
         return spark_signs(self._spark, PROJECTIONS)
 
     def wait(self, state: str, reason: str) -> None:
