@@ -224,8 +224,7 @@ class Pipeline:
         fit_to_cores(self._spark, self._settings.spark())
         self._projecting.follow(self._spark)
         deployment = self._deployed.deployment()
-        self._lag.captures = tuple(deployment.captures)
-        self._topic_heads.declared = deployment.topics
+        self._lag.captures, self._topic_heads.declared = [*deployment.captures], deployment.topics
         current = CurrentTables(
             self._lake,
             self._tables,
@@ -258,6 +257,7 @@ class Pipeline:
             current=current,
             patience=self._patience,
             redecode=lambda records: decode_again(records, router),
+            idle_timeouts=deployment.idle_timeouts,
             ahead=settings.ahead,
         )
         self._note(ingest.last)

@@ -22,7 +22,7 @@ from lake.table_columns import IGNORED, QUARANTINE, REJECTED
 from pipeline.arrive.seen_events import SeenEvents, content_of, events_at
 from pipeline.arrive.sorter import Released, Sorter
 from pipeline.decode.log_rows import Kept, change_rows, event_rows, quarantine_rows, record_rows
-from pipeline.position.progress import Lateness, Progress
+from pipeline.position.progress import Lateness, Progress, micros
 
 
 @dataclass(slots=True)
@@ -46,6 +46,17 @@ class Arrival:
     schema_ids: set[int] = field(default_factory=set)
     schema_changes: set[str] = field(default_factory=set)
     counts: Counter[str] = field(default_factory=Counter)
+
+    def freshness(self, now: datetime) -> dict[str, int]:
+        """Return milliseconds from the append of the epoch's events to now: p50, p95, max."""
+        if not sum(map(len, self.recorded_us)):
+            return {}
+        ages = np.sort((micros(now) - np.concatenate(self.recorded_us)) / 1000).tolist()
+        return {
+            "freshness_ms_p50": round(ages[len(ages) // 2]),
+            "freshness_ms_p95": round(ages[int(len(ages) * 0.95)]),
+            "freshness_ms_max": round(ages[-1]),
+        }
 
 
 def says_something(decoded: pa.Table) -> bool:

@@ -28,7 +28,6 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Protocol
 
-import numpy as np
 import pyarrow as pa
 
 from kernel import failpoints
@@ -46,6 +45,7 @@ from pipeline.commit.manifest_rows import Bound, Committed
 from pipeline.commit.pending_transactions import PendingTransactions
 from pipeline.commit.quarantine import Quarantine, Redecode, nothing_decoded
 from pipeline.commit.retries import Patience
+from pipeline.commit.silences import Silences
 from pipeline.commit.stopwatch import Stopwatch
 from pipeline.current.tables import CurrentTables
 from pipeline.ddl.held_tables import Held
@@ -54,7 +54,7 @@ from pipeline.installs.installation import Installer
 from pipeline.log.epoch_log import EpochLog
 from pipeline.log.log_task import Facts
 from pipeline.log.staged_rows import Stage, Staged, sort_staged
-from pipeline.position.progress import Lateness, Progress, micros
+from pipeline.position.progress import Lateness, Progress
 from schemas.registry import SchemaLookup
 
 REST = timedelta(hours=1)  # So long after an epoch heartbeats alone are passed by.
@@ -95,6 +95,7 @@ class Ingest:
         current: CurrentTables | None = None,
         patience: Patience | None = None,
         rest: timedelta = REST,
+        idle_timeouts: Collection[timedelta] = (),
         redecode: Redecode = nothing_decoded,
         ahead: timedelta | None = None,
     ) -> None:
@@ -109,6 +110,7 @@ class Ingest:
         self._lateness = lateness
         self._broker = broker
         self._rest, self._ahead = rest, ahead
+        self._silences = Silences(idle_timeouts)
         self._current = current or CurrentTables(lake, tables, schemas)
         installer = Installer(lake=lake, tables=tables, schemas=schemas, current=self._current)
         patience = patience or Patience()
@@ -124,6 +126,8 @@ class Ingest:
             patience=patience,
         )
         self._last = manifest.last()
+        if self._last is not None:
+            self._silences.note(self._last)
         begun = manifest.unfinished()
         self._log = EpochLog(lake, tables, schemas, begun.epoch if begun else None)
         self._current.resume(self._last.tables if self._last else {})
@@ -189,6 +193,7 @@ class Ingest:
         self._manifest.commit(done)  # 6
         failpoints.hit(failpoints.EPOCH_AFTER_MANIFEST)
         self._last, self._progress = done, progress
+        self._silences.note(done)
         self._broker.publish(bound.end)  # 7
         failpoints.hit(failpoints.EPOCH_AFTER_OFFSETS)
         return done
@@ -315,8 +320,12 @@ class Ingest:
         return self._progress.held
 
     def undecided(self) -> bool:
-        """Say whether decisions about records in quarantine wait for an epoch."""
-        return bool(self._bulk.decisions(self._bulk.waiting(self._progress)))
+        """Say whether an epoch is due without a record: for decisions about some in quarantine that
+        wait for one, and where a silence has lasted.
+        """
+        return self._silences.due(datetime.now(UTC)) or bool(
+            self._bulk.decisions(self._bulk.waiting(self._progress))
+        )
 
     def stuck(self) -> dict[str, str]:
         """Say per source why its changes could not be read in the last epoch."""
@@ -366,7 +375,7 @@ class Ingest:
                 for source, cut in progress.cuts.items()
             },
             tables=unchanged | dict(tables),
-            counts=dict(arrival.counts) | _freshness(arrival),
+            counts=dict(arrival.counts) | arrival.freshness(datetime.now(UTC)),
             timings_ms=dict(watch.steps),
             at=datetime.now(UTC),
             installs=bound.installs or (),
@@ -382,16 +391,3 @@ def _leaving_out(bound: Bound, without: Collection[str]) -> Bound:
     """
     stays = {topic: bound.start[topic] for topic in bound.end if topic in without}
     return replace(bound, end={**bound.end, **stays})
-
-
-def _freshness(arrival: Arrival) -> dict[str, int]:
-    """Return milliseconds from the append of the epoch's events to now: p50, p95, max."""
-    if not sum(map(len, arrival.recorded_us)):
-        return {}
-    now = micros(datetime.now(UTC))
-    ages = np.sort((now - np.concatenate(arrival.recorded_us)) / 1000).tolist()
-    return {
-        "freshness_ms_p50": round(ages[len(ages) // 2]),
-        "freshness_ms_p95": round(ages[int(len(ages) * 0.95)]),
-        "freshness_ms_max": round(ages[-1]),
-    }

@@ -194,7 +194,7 @@ class IngestRun:
         )
 
     def decide(self) -> None:
-        """Make an epoch of decisions that wait, where nothing else is to be read just now."""
+        """Make an epoch that is due without a record, where nothing is to be read just now."""
         if not self._ingest.undecided():
             return
         with self._loop.working("a decision"), self._turn:

@@ -142,6 +142,12 @@ class Deployment:
                 return source.idle_timeout
         return None
 
+    @property
+    def idle_timeouts(self) -> list[timedelta]:
+        """Return for how long silent inputs are waited for, of all sources that say so."""
+        declared = (source.idle_timeout for source in self.sources.values())
+        return [timeout for timeout in declared if timeout is not None]
+
     def event_times(self, capture: str) -> dict[str, str]:
         """Return, for tables of a captured source, the columns that hold their event time."""
         found: dict[str, str] = {}

@@ -113,7 +113,8 @@ class _Endings:
                 own = Computed(name=END, expression=column(END), type="BIGINT")
                 return replace(node, input=self.beside(node.input), outputs=(*node.outputs, own))
             case Windowed() | Sessions():
-                self.refuse_unless(_behind(node.input, node.time), _TIME)
+                timely = isinstance(node, Windowed) and _divided(node)
+                self.refuse_unless(timely or _behind(node.input, node.time), _TIME)
                 return _with_end(node, _micros(column(WINDOW_END)))
             case Grouped():
                 self.refuse_unless(any(_names_end(node.input, key) for key in node.keys), _GROUPS)
@@ -141,7 +142,7 @@ class _Endings:
         self.refuse_unless(node.kind is InputKind.STREAM, _TABLE)
         time = node.relation.event_time or ""
         self.refuse_unless(any(each.name == time for each in node.columns), _TIME)
-        return _with_end(node, _plus(_micros(column(time)), 1))
+        return _with_end(node, _plus(_micros(_moment(node, column(time))), 1))
 
     def _of_match(self, node: Match) -> Node:
         """A search from a row reaches as far as the bound says; rows around it only look back."""
@@ -165,7 +166,8 @@ class _Endings:
         else:
             bound = next(filter(None, (_bound(node, part) for part in node.rest)), None)
             self.refuse_unless(bound is not None, _UNBOUND)
-            made, other = replace(node, left=left), _plus(_micros(bound or exp.Null()), 1)
+            moment = _micros(_moment(node.left, bound or exp.Null()))
+            made, other = replace(node, left=left), _plus(moment, 1)
         later: exp.Expr = exp.Greatest(this=column(END), expressions=[other])
         own = Computed(name=END, expression=later, type="BIGINT")
         return Map(input=made, outputs=(*passed(node.columns), own))
@@ -201,7 +203,8 @@ def _behind(node: Node, name: str) -> bool:
             below = _passed(node, name)
             return below is not None and _behind(node.input, below)
         case Windowed():
-            return _behind(node.input, node.time if name == WINDOW_END else name)
+            known = name == WINDOW_END and _divided(node)
+            return known or _behind(node.input, node.time if name == WINDOW_END else name)
         case Grouped():
             return name in node.keys and _behind(node.input, name)
         case Sessions():
@@ -211,7 +214,8 @@ def _behind(node: Node, name: str) -> bool:
             return known and _looks_back(node, by=name) and _behind(node.input, name)
         case Join():
             ours = any(each.name == name for each in node.left.columns)
-            return ours and not node.timed and _behind(node.left, name)
+            timely = not node.timed or any(_is(name, _bound(node, part)) for part in node.rest)
+            return ours and timely and _behind(node.left, name)
         case UnionAll():
             return all(_behind(each, name) for each in node.inputs)
         case Newest() | Final():
@@ -220,6 +224,40 @@ def _behind(node: Node, name: str) -> bool:
             return False
         case _:
             assert_never(node)
+
+
+def _is(name: str, moment: exp.Expr | None) -> bool:
+    """Say whether a moment is that of a column, no earlier and no later."""
+    return isinstance(moment, exp.Column) and moment.name == name
+
+
+def _divided(node: Windowed) -> bool:
+    """Say whether each window is made of whole shorter ones that its input's rows are.
+
+    The starts of these then tell the window, in which all facts behind them are.
+    """
+    length = _length(node.input, node.time)
+    return bool(length) and not (node.step_us % length or node.size_us % length)
+
+
+def _length(node: Node, name: str) -> int:
+    """Return the length of the windows whose start a column is, if they end with their facts.
+
+    0 where it is no such column.
+    """
+    match node:
+        case Map():
+            below = _passed(node, name)
+            return 0 if below is None else _length(node.input, below)
+        case Windowed() if name == WINDOW_START:
+            ends = node.kind is WindowKind.TUMBLE and _behind(node, WINDOW_END)
+            return node.size_us if ends else 0
+        case Grouped():
+            return _length(node.input, name) if name in node.keys else 0
+        case Newest() | Final() | Windowed():
+            return _length(node.input, name)
+        case _:
+            return 0
 
 
 def _names_end(node: Node, name: str) -> bool:
@@ -289,6 +327,13 @@ def _passed(node: Map, name: str) -> str | None:
 def _with_end(node: Node, end: exp.Expr) -> Map:
     own = Computed(name=END, expression=end, type="BIGINT")
     return Map(input=node, outputs=(*passed(node.columns), own))
+
+
+def _moment(node: Node, time: exp.Expr) -> exp.Expr:
+    """Return a time over a node's columns as a timestamp: a date is the moment it begins."""
+    days = {each.name for each in node.columns if each.type == "DATE"}
+    made: exp.Expr = exp.Cast(this=time, to=exp.DataType.build("TIMESTAMP", dialect="spark"))
+    return made if used(time) & days else time
 
 
 def _micros(moment: exp.Expr) -> exp.Expr:

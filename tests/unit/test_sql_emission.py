@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kernel.errors import InvalidRequest
-from projections.sql.plan import Strategy
+from projections.sql.catalog import Column, MemoryCatalog, Relation
+from projections.sql.parse import parse_script
+from projections.sql.plan import Strategy, plan
 from tests.support.oracles.sql_world import planned
 
 QUERY = (
@@ -118,3 +120,23 @@ def test_final_rows_are_another_generation_and_say_what_they_wait_for() -> None:
     assert any("the lateness" in note and "events.flight.departed" in note for note in made.notes)
     assert "<= 17" in made.rows_at(17)
     assert made.rows_at(None) != made.rows_at(17)
+
+
+def test_a_day_is_the_moment_it_begins() -> None:
+    """Spark's `unix_micros` takes no DATE."""
+    days = Relation(
+        name="events.day",
+        columns=tuple(
+            Column(name=name, type=kind)
+            for name, kind in {"id": "STRING", "n": "INT", "day": "DATE"}.items()
+        ),
+        key=(),
+        event_time="day",
+    )
+    query = (
+        "id, SUM(n) OVER (PARTITION BY id ORDER BY day ROWS BETWEEN 2 PRECEDING AND "
+        "CURRENT ROW) AS n FROM STREAM events.day"
+    )
+    (decl,) = parse_script(FINAL.format("id", query)).projections
+    made = plan(decl, MemoryCatalog(streams={days.name: days}))
+    assert "unix_micros(cast(`day` as timestamp))" in made.rows_at(None).lower()

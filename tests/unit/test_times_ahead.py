@@ -2,70 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 
 from kernel import failpoints
 from lake.layout import Lake
-from pipeline.commit.manifest_rows import Committed
 from pipeline.position.progress import Progress, micros
-from schemas.registry import MemoryRegistry
-from tests.support.lake.ingested import BatchedLake
+from tests.support.lake.timed_flights import Flights
 
 START = datetime(2013, 1, 1, tzinfo=UTC)
 FAR = datetime(9999, 12, 31, tzinfo=UTC)
-SCHEMA = {"type": "record", "name": "departed", "fields": []}
-
-
-@dataclass
-class Flights(BatchedLake):
-    """Events of one topic partition, by their times alone."""
-
-    lake: Lake
-    ahead: timedelta | None = timedelta(days=1)
-    batch: list[dict[str, Any]] = field(default_factory=list)
-    events: int = 0
-
-    def __post_init__(self) -> None:
-        self.registry = MemoryRegistry()
-        assert self.registry.register("flight.departed", json.dumps(SCHEMA)) == 1
-        self.restart()
-
-    def take(self, times: list[datetime]) -> Committed:
-        """Commit an epoch of events with these times."""
-        first = self.events
-        self.batch = [self._event(at) for at in times]
-        start, end = ({"events.flight": {"0": number}} for number in (first, self.events))
-        return self.between(start, end)
-
-    def _event(self, at: datetime) -> dict[str, Any]:
-        self.events += 1
-        return {
-            "kind": "event",
-            "topic": "events.flight",
-            "partition": 0,
-            "offset": self.events - 1,
-            "source": "store",
-            "table": "flight",
-            "position": self.events,
-            "event_id": f"e{self.events}",
-            "type": "departed",
-            "event_time": at,
-            "schema_id": 1,
-            "value": b"\0\0\0\0\1",
-        }
-
-    def logged(self) -> list[tuple[int, bool, datetime | None]]:
-        """Return position, verdict and watermark of each row of the log."""
-        rows = self.tables.read(self.lake.path("log/events/store"))
-        assert rows is not None
-        columns = ("position", "closed_late", "watermark")
-        return sorted(tuple(row[name] for name in columns) for row in rows.to_pylist())
 
 
 @pytest.fixture(autouse=True)

@@ -68,6 +68,7 @@ class BatchedLake(IngestedLake):
     batch: list[dict[str, Any]]
     patience: Patience | None = None
     ahead: timedelta | None = None
+    idle_timeouts: tuple[timedelta, ...] = ()
 
     def redecode(self, records: Sequence[KafkaRecord]) -> pa.Table:
         """Decode records that were in quarantine."""
@@ -83,6 +84,7 @@ class BatchedLake(IngestedLake):
             broker=SilentBroker(),
             patience=self.patience,
             redecode=self.redecode,
+            idle_timeouts=self.idle_timeouts,
             ahead=self.ahead,
         )
 

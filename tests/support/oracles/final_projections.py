@@ -5,12 +5,13 @@ An oracle gives all rows that there will be; those count whose end the watermark
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from tests.support.oracles.region_projections import CASES, MINUTE, Case
-from tests.support.oracles.sql_world import Row, World
+from tests.support.oracles.sql_world import START, Row, World
 
 LATENESS = 10 * MINUTE
 _MOMENT = timedelta(microseconds=1)
@@ -28,8 +29,10 @@ def micros(moment: datetime) -> int:
 
 
 def _final(name: str, end: Callable[[World, Row], datetime]) -> Case:
-    case = CASES[name]
+    return _ended(CASES[name], end)
 
+
+def _ended(case: Case, end: Callable[[World, Row], datetime]) -> Case:
     def oracle(world: World) -> list[Row]:
         ended = watermark_us(world)
         rows = [row | {"_end": micros(end(world, row))} for row in case.oracle(world)]
@@ -48,7 +51,40 @@ def _time(world: World, position: object) -> datetime:
     return next(fact.time for fact in world.facts if fact.position == position)
 
 
+def _by_window(minutes: int, times: Iterable[datetime], until: str) -> list[Row]:
+    counts = Counter((time - START) // (minutes * MINUTE) for time in times)
+    return [{until: START + (n + 1) * minutes * MINUTE, "n": count} for n, count in counts.items()]
+
+
+def _times_of_pairs(world: World) -> list[datetime]:
+    return [
+        a.time
+        for a in world.facts
+        for b in world.facts
+        if a.flight == b.flight and a.time - 10 * MINUTE <= b.time < a.time
+    ]
+
+
+_HOURS = Case(
+    "CREATE PROJECTION halves WITH (key = 'until') AS SELECT window_end AS until, SUM(n) AS n "
+    "FROM (SELECT flight, window_start AS five, COUNT(*) AS n FROM STREAM events.flight.departed "
+    "GROUP BY flight, TUMBLE(occurred_at, '5 minutes')) x GROUP BY TUMBLE(five, '30 minutes')",
+    lambda world: _by_window(30, (fact.time for fact in world.facts), "until"),
+)
+"""Windows over the beginnings of shorter ones."""
+_PAIRS = Case(
+    "CREATE PROJECTION met WITH (key = 'until') AS SELECT window_end AS until, COUNT(*) AS n "
+    "FROM STREAM events.flight.departed a JOIN STREAM events.flight.departed b "
+    "ON b.flight = a.flight AND b.occurred_at < a.occurred_at "
+    "AND b.occurred_at >= a.occurred_at - INTERVAL 10 MINUTES "
+    "GROUP BY TUMBLE(a.occurred_at, '10 minutes')",
+    lambda world: _by_window(10, _times_of_pairs(world), "until"),
+)
+"""Windows over the later rows of pairs."""
+
 FINAL = {
+    "windows of windows": _ended(_HOURS, lambda _, row: _moment(row["until"])),
+    "pairs, by window": _ended(_PAIRS, lambda _, row: _moment(row["until"])),
     "hopping, then by window": _final(
         "hopping, then by window", lambda _, row: _moment(row["start"]) + 25 * MINUTE
     ),
