@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     _Source = tuple[object, ...] | str | ReadableBuffer
 
+_Refused = dict[str, tuple[int, bytes]]
+"""The answers for recipients that were refused."""
 Security = Literal["none", "starttls", "tls"]
 ADDRESS = re.compile(r"[^\s@,;:<>()\[\]\\\"\x00-\x1f\x7f]+@[^\s@,;:<>()\[\]\\\"\x00-\x1f\x7f]+")
 _SUBJECT_CHARS = 500
@@ -33,6 +35,8 @@ _SENT_BYTES = 16_384
 """So much is sent at a time: TLS applies a socket's limit to each of its records."""
 _QUIT_S = 2.0
 """For taking leave, when it is settled what became of the mail."""
+_FIRST_PAUSE = 0.05
+"""Of the time for a mail: before those recipients are tried again that were refused for now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +121,7 @@ class MailSender:
             # What it says may have characters of the password.
             return Hopeless(reason=f"no session can be begun: {type(error).__name__}")
         try:
-            refused = connection.send_message(message, self._form.sender, recipients)
+            refused = self._given(connection, message, recipients)
         except smtplib.SMTPRecipientsRefused as error:
             return _all_refused(error)
         except smtplib.SMTPDataError as error:
@@ -133,14 +137,37 @@ class MailSender:
             connection.close()
         if refused:
             # The others have it: sending it again would double it for them.
-            names = ", ".join(sorted(refused))
-            return Hopeless(reason=f"refused for {names}; the other recipients have it")
+            return Hopeless(reason=f"{_each_refused(refused)}; the other recipients have it")
         return Sent()
 
-    def _connected(self) -> smtplib.SMTP:
+    def _given(
+        self, connection: _Session, message: EmailMessage, recipients: list[str]
+    ) -> _Refused:
+        """Hand in a mail; return for whom it was refused, while others have it.
+
+        Those that are refused for now get it by themselves, as long as the session may go on: only
+        within it is it known who has it. Raises what `send_message` does where nobody has it.
+        """
+        sender = self._form.sender
+        refused: _Refused = connection.send_message(message, sender, recipients)
+        pause_s = self._server.timeout_s * _FIRST_PAUSE
+        while (late := _late(refused)) and connection.pause(pause_s):
+            pause_s *= 2
+            try:
+                again: _Refused = connection.send_message(message, sender, late)
+            except smtplib.SMTPRecipientsRefused as error:
+                again = {name: refused[name] for name in late} | error.recipients
+            except smtplib.SMTPResponseException as error:
+                again = dict.fromkeys(late, (error.smtp_code, b""))
+            except (OSError, smtplib.SMTPException):
+                break
+            refused = {name: refused[name] for name in refused if name not in late} | again
+        return refused
+
+    def _connected(self) -> _Session:
         server = self._server
         name = self._form.domain
-        connection: smtplib.SMTP
+        connection: _Session
         if server.security == "tls":
             connection = _TlsSession(
                 server.host,
@@ -202,6 +229,13 @@ class _Session(smtplib.SMTP):
         self.until = time.monotonic() + min(_QUIT_S, self.timeout / 2)
         return super().quit()
 
+    def pause(self, pause_s: float) -> bool:
+        """Wait if there is time for that and a quarter more; return whether there was."""
+        if time.monotonic() + 1.25 * pause_s > self.until:
+            return False
+        time.sleep(pause_s)
+        return True
+
     def bound(self) -> None:
         """Let the next operation of the socket take no longer than the session may.
 
@@ -242,6 +276,21 @@ def _all_refused(error: smtplib.SMTPRecipientsRefused) -> Outcome:
         f"{name} ({code})" for name, (code, _) in sorted(error.recipients.items())
     )
     return Hopeless(reason=reason) if min(codes) >= 500 else TryAgain(reason=reason)
+
+
+def _late(refused: _Refused) -> list[str]:
+    """Return who may get it later."""
+    return [name for name, (code, _) in sorted(refused.items()) if code < 500]
+
+
+def _each_refused(refused: _Refused) -> str:
+    """Say for whom a mail was refused, and for whom it was until there was no more time."""
+    late = _late(refused)
+    parts = {
+        "refused for ": sorted(refused.keys() - late),
+        "refused for now, again and again, for ": [f"{name} ({refused[name][0]})" for name in late],
+    }
+    return "; ".join(f"{said}{', '.join(names)}" for said, names in parts.items() if names)
 
 
 def _shown(error: Exception) -> str:

@@ -233,6 +233,33 @@ def test_a_mail_that_some_refuse_is_not_sent_twice_to_the_others() -> None:
     assert len(sink.messages) == 1
 
 
+def test_who_is_refused_for_now_is_tried_again_alone() -> None:
+    answers = iter(["451 later", "452 too many recipients"])
+    with smtp_sink() as sink:
+        sink.refuse = lambda line: next(answers, None) if "busy@" in line else None
+        outcome = mailed(sink, to=["{data.to}", "busy@shop.example"], timeout_s=4)
+    assert outcome == Sent()
+    assert sink.recipients == [["kim@shop.example"], ["busy@shop.example"]]
+    assert len({message["message-id"] for message in sink.messages}) == 1
+
+
+def test_who_is_refused_for_now_until_the_time_is_over_is_named() -> None:
+    """Another attempt would begin with all of them."""
+    refused = {"gone@": "550 no", "busy@": "451 later"}
+    with smtp_sink() as sink:
+        sink.refuse = lambda line: next((no for box, no in refused.items() if box in line), None)
+        to = ["gone@shop.example", "{data.to}", "busy@shop.example"]
+        begun = time.monotonic()
+        outcome = mailed(sink, to=to, timeout_s=1)
+        took_s = time.monotonic() - begun
+    assert outcome == Hopeless(
+        reason="refused for gone@shop.example; refused for now, again and again, for "
+        "busy@shop.example (451); the other recipients have it"
+    )
+    assert sink.recipients == [["kim@shop.example"]]
+    assert took_s < 2
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -116,6 +116,8 @@ def smtp_sink() -> Iterator[SmtpSink]:
                     self.say("221 bye")
                     return
                 else:
+                    if verb == "MAIL":
+                        to.clear()
                     if verb == "RCPT":
                         to.append(line.partition("<")[2].partition(">")[0])
                     self.say("250 ok")
