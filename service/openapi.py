@@ -84,6 +84,7 @@ ANSWERS: Final[dict[str, Answers]] = {
         headers=("etag", "penstock-category"),
     ),
     "get /v1/streams": Answers(good=_json("StreamList")),
+    "get /v1/store": Answers(good=_json("StoreId"), problems=("409",)),
     "get /v1/categories": Answers(good=_json("CategoryList")),
     "get /v1/events": Answers(
         good={"200": {JSON: ref("EventPage"), NDJSON: ref("Event"), **_EVENT_LIST}},

@@ -217,6 +217,7 @@ COMPONENTS: Final[dict[str, Shape]] = {
             )
         }
     ),
+    "StoreId": record({"store": TEXT, "head": WHOLE}),
     "FeedMark": record(
         {
             "event": {

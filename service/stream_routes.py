@@ -1,4 +1,4 @@
-"""Which streams and categories there are."""
+"""Which streams and categories there are, and which store has them."""
 
 from __future__ import annotations
 
@@ -47,6 +47,14 @@ async def list_streams(
         ],
         "next_after": shown[-1].stream if len(found) > count else None,
     }
+    return Response(dump(document), media_type=_JSON)
+
+
+@router.get("/store", summary="Which store this is")
+async def which_store(request: Request) -> Response:
+    """Return the id of the store and its last position; `store renew-id` gives it another id."""
+    store = runtime_of(request).opened.store
+    document = {"store": await store.store_id(), "head": await store.head()}
     return Response(dump(document), media_type=_JSON)
 
 

@@ -6,6 +6,8 @@ An event's id is made of the table, its version and the key. Events are appended
 place behind them is kept: a crash in between appends the same ones again, which the store answers
 as it did the first time. From the store webhooks, mail and groups take them, as all other events.
 
+A place is one of a store, by its id: another store has nothing, and gets all rows.
+
 What no run of the live table did (its first rows, a swap, a rollback) is recorded as well, so that
 who follows the events knows which rows there are, but marked as silent: deliverers send none of it.
 """
@@ -15,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import quote
 from uuid import UUID, uuid5
 
@@ -45,7 +47,8 @@ _AROUND_BYTES = 64
 """What stands around one event in a request, at most."""
 _NULL, _HASHED = "null", "sha256:"
 """What the stream of a key says in place of its value: no value is quoted like them."""
-_STORE = TopicId("events", 1)
+_UNNAMED = "events"
+"""In place of a store's id, in places that were kept before it was looked at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,10 +89,18 @@ class EventOutlet:
         self._most_bytes = min(_MOST_BYTES, settings.number("service.max_body_bytes"))
         self._service = ServiceClient(settings)
         self._transactions = transactions
+        self._store = ""
 
     def found(self) -> TopicId:
         """Return the store. A category begins with its first event."""
-        return _STORE
+        self._store = str(self._service.get("/v1/store")["store"])
+        return TopicId(self._store, 1)
+
+    def name_store(self) -> None:
+        """Take a place that names no store for one of the store that there is."""
+        kept = self._transactions.cursors.get((self._projection, self.name))
+        if kept is not None and kept.topic_id == _UNNAMED:
+            self._transactions.send([], replace(kept, topic_id=self.found().id))
 
     def check(self, found: TopicId, had: int | None) -> None:
         """Do nothing: events have no partitions."""
@@ -103,9 +114,11 @@ class EventOutlet:
             "epoch": changes.epoch,
             "generation": changes.generation,
         }
+        base = f"{changes.behind.table_id}.{towards}"
         if not changes.fresh:
             about[SILENT] = True
-        base = f"{changes.behind.table_id}.{towards}"
+            # A restored store may have events of this version: as they were when it got them.
+            base = f"{base}.{self._store}"
         return [self._event(change, changes, base, about) for change in changes.rows]
 
     def _event(
@@ -196,9 +209,11 @@ def sinks_of(
         )
 
     def outlet(declared: EventSink, projection: str, transactions: SinkTransactions) -> EventOutlet:
-        return EventOutlet(
+        made = EventOutlet(
             declared=declared, projection=projection, settings=settings, transactions=transactions
         )
+        made.name_store()
+        return made
 
     return Sinks(
         lake,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import orjson
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
@@ -281,3 +282,77 @@ def test_sinks_that_cannot_be_looked_at_are_named_until_they_can(
     )
     assert "penstock status" in still.command
     assert mended == []
+
+
+@dataclass
+class EventService:
+    """Stands for the service of one event store, and for the next one's after it."""
+
+    store: str = "first"
+    told: list[tuple[str, str, str, bool]] = field(default_factory=list)
+
+    def get(self, path: str) -> dict[str, object]:
+        assert path == "/v1/store"
+        return {"store": self.store, "head": len(self.told)}
+
+    def post(self, _: str, document: object) -> None:
+        for append in orjson.loads(orjson.dumps(document))["appends"]:
+            for event in append["events"]:
+                silent = event["metadata"].get("penstock_silent", False)
+                word = event["data"]["word"]
+                self.told.append((append["stream"], event["type"], word, silent))
+
+
+class AlertWorld(SinkWorld):
+    """One whose projection has a category of events as its sink."""
+
+    @property
+    def target(self) -> str:
+        return "event:told"
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch) -> EventService:
+    made = EventService()
+    monkeypatch.setattr(event_sink, "ServiceClient", lambda _: made)
+    return made
+
+
+@pytest.fixture
+def alerts(world: SinkWorld, service: EventService, broker: Broker) -> AlertWorld:
+    made = AlertWorld(world.settings, world.lake, "w.")
+    made.deploy()
+    made.send()
+    assert service.told == [("told-1", "raised", "a", True), ("told-2", "raised", "b", True)]
+    assert broker.cursors["report", "event:told"].topic_id == "first"
+    return made
+
+
+@pytest.mark.parametrize("again", [lambda _: None, SinkWorld.restart], ids=["running", "restarted"])
+def test_p10_another_event_store_gets_all_rows(
+    alerts: AlertWorld, service: EventService, again: Callable[[SinkWorld], None]
+) -> None:
+    service.store, service.told = "second", []
+    alerts.run(words((2, "B")))
+    again(alerts)
+    alerts.send()
+    assert sorted(service.told) == [
+        ("told-1", "raised", "a", True),
+        ("told-2", "raised", "B", True),
+    ]
+    again(alerts)
+    alerts.run(words((1, "A")))
+    alerts.send()
+    assert service.told[2:] == [("told-1", "changed", "A", False)]
+
+
+def test_p10_a_place_that_names_no_store_is_one_of_the_store_that_there_is(
+    alerts: AlertWorld, service: EventService, broker: Broker
+) -> None:
+    where = ("report", "event:told")
+    broker.cursors[where] = replace(broker.cursors[where], topic_id="events")
+    alerts.restart()
+    alerts.run(words((1, "A")))
+    alerts.send()
+    assert service.told[2:] == [("told-1", "changed", "A", False)]
+    assert broker.cursors[where].topic_id == "first"
