@@ -226,10 +226,11 @@ class OutboxConnector:
     def render(self) -> dict[str, str]:
         """Return the configuration as Connect takes it."""
         router = "transforms.outbox"
+        prefix = f"{self.placement.topic_prefix}{self.name}"
         return {
             **_reader(self.database, self.slot, (self.table,)),
-            **_topics(self.placement, single=rf".*\.message|{_HEARTBEATS}"),
-            "topic.prefix": f"{self.placement.topic_prefix}{self.name}",
+            **_topics(self.placement, single=rf"{re.escape(prefix)}\.message|{_HEARTBEATS}"),
+            "topic.prefix": prefix,
             "snapshot.mode": "initial",
             "snapshot.select.statement.overrides": self.table,
             f"snapshot.select.statement.overrides.{self.table}": (

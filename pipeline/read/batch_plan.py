@@ -14,15 +14,25 @@ from pipeline.commit.manifest_rows import Bound
 from pipeline.read.gaps import ReadStanding, Skip, next_offsets, standing_of
 from pipeline.read.kafka_records import records_between
 from pipeline.read.kafka_topics import KafkaTopics
+from schemas.identifiers import EVENTS
 
-MESSAGES = ".message"
-"""How the topics end that Debezium sends logical messages to."""
+_MESSAGES = "message"
+"""How the topics end that Debezium sends logical messages to, behind the name of a source."""
 
 
-def only_messages(bound: Bound) -> bool:
-    """Whether only topics of logical messages moved on, where heartbeats are among the records."""
+def has_messages(topic: str, prefix: str, owners: Mapping[str, str]) -> bool:
+    """Whether a captured source's logical messages go to a topic, heartbeats among them.
+
+    Tables, categories of events and external topics, which `owners` has, may be called so, too.
+    """
+    source, _, rest = topic.removeprefix(prefix).partition(".")
+    return rest == _MESSAGES and source != EVENTS and topic not in owners
+
+
+def only_messages(bound: Bound, told: Callable[[str], bool]) -> bool:
+    """Whether only topics of logical messages moved on; `told` says which ones these are."""
     moved = (topic for topic, places in bound.end.items() if places != bound.start.get(topic))
-    return all(topic.endswith(MESSAGES) for topic in moved)
+    return all(map(told, moved))
 
 
 def part_from(bound: Bound, start: Offsets) -> tuple[Offsets, Offsets]:
@@ -30,16 +40,16 @@ def part_from(bound: Bound, start: Offsets) -> tuple[Offsets, Offsets]:
     return start, {t: {p: bound.end[t][p] for p in places} for t, places in start.items()}
 
 
-def next_part(bound: Bound, at_once: Callable[[int], int]) -> Bound:
+def next_part(bound: Bound, at_once: Callable[[int], int], told: Callable[[str], bool]) -> Bound:
     """Return an epoch over the next part of what a batch still has: the same share of each topic.
 
     `at_once` says how many of so many records it may have. It has at least one of each partition
     that has any: whoever asks again until the ends are those of `bound` comes to them. What may be
-    passed by is not parted.
+    passed by is not parted: topics of logical messages, as `told` says.
     """
     records = records_between(bound.start, bound.end)
     most = at_once(records)
-    if most >= records or only_messages(bound):
+    if most >= records or only_messages(bound, told):
         return bound
     end = {
         topic: {

@@ -31,7 +31,7 @@ from pipeline.commit.manifest import Manifest
 from pipeline.commit.manifest_rows import Bound, Committed
 from pipeline.executor import ExecutorChoice
 from pipeline.installs.install_book import InstallBook
-from pipeline.read.batch_plan import MESSAGES, BatchPlans, next_part, only_messages
+from pipeline.read.batch_plan import BatchPlans, has_messages, next_part, only_messages
 from pipeline.read.bound_epoch import UnfinishedEpoch
 from pipeline.read.epoch_records import EpochRecords
 from pipeline.read.gaps import (
@@ -297,7 +297,7 @@ class IngestRun:
     def _decoded_early(self, batch_id: int) -> Early:
         """Decode a part of a batch of one lane before its turn, unless executors have to do it."""
         try:
-            bound = next_part(self._bound(batch_id), self._records.at_once)
+            bound = self._next_part(self._bound(batch_id))
             return Early(bound.end, self._records.early(bound.start, bound.end))
         except BaseException as error:
             self._error = error
@@ -311,9 +311,9 @@ class IngestRun:
                 self._before_epoch()
                 whole = self._bound(batch_id)
                 self._leave_to_others(whole)
-                part = early.end if early else next_part(whole, self._records.at_once).end
+                part = early.end if early else self._next_part(whole).end
                 bound, rows = replace(whole, end=part), early.rows if early else None
-                rest = only_messages(bound)
+                rest = only_messages(bound, self._has_messages)
                 done = self._run(bound, (bound.start, bound.end), may_rest=rest, early=rows)
             except Stopped:
                 raise
@@ -339,12 +339,18 @@ class IngestRun:
             return
         counts: Counter[str] = Counter()
         for topic, places in bound.end.items():
-            if not topic.endswith(MESSAGES):
+            if not self._has_messages(topic):
                 counts[self._lane(topic)] += records_between(bound.start, {topic: places})
         lane, most = max(counts.items(), key=lambda each: each[1], default=("", 0))
         if most > self._much and counts.total() > most:
             self.bulky, self._stopping = lane, True
             raise Stopped
+
+    def _next_part(self, whole: Bound) -> Bound:
+        return next_part(whole, self._records.at_once, self._has_messages)
+
+    def _has_messages(self, topic: str) -> bool:
+        return has_messages(topic, *self._told)
 
     def _lane(self, topic: str) -> str:
         return source_of(topic, *self._told)

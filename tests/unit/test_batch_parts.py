@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -12,10 +13,11 @@ from hypothesis import strategies as st
 from kernel.positions import Epoch, Offsets
 from pipeline.commit.manifest_rows import Bound
 from pipeline.executor import FIRST_GUESS_BYTES, MOST_PARTS, Executor, ExecutorChoice
-from pipeline.read.batch_plan import next_part
+from pipeline.read.batch_plan import has_messages, next_part
 from pipeline.read.kafka_records import records_between
 
 FITS = 100
+TOLD = partial(has_messages, prefix="w.", owners={"sensors.message": "sensors"})
 Places = Mapping[str, Mapping[str, tuple[int, int]]]
 places = st.dictionaries(
     st.sampled_from(["a", "b", "c"]),
@@ -41,10 +43,10 @@ def batch(of: Places) -> Bound:
 
 def parts(whole: Bound, using: ExecutorChoice) -> list[Bound]:
     """Return all epochs that a batch is made into."""
-    made = [next_part(whole, using.at_once)]
+    made = [next_part(whole, using.at_once, TOLD)]
     while made[-1].end != whole.end:
         assert len(made) < 10_000
-        made.append(next_part(replace(whole, start=made[-1].end), using.at_once))
+        made.append(next_part(replace(whole, start=made[-1].end), using.at_once, TOLD))
     return made
 
 
@@ -71,6 +73,20 @@ def test_each_part_is_the_drivers_and_has_its_share_of_each_topic() -> None:
     assert {using.of(records_between(each.start, each.end)) for each in made} == {Executor.DRIVER}
     assert made[0].end == {"rows": {"0": 83}, "ends": {"0": 48, "1": 0}}
     assert made[0].batch_id == whole.batch_id
+
+
+@pytest.mark.parametrize(
+    ("topic", "whole"),
+    [
+        ("w.shop.message", True),
+        ("w.shop.public.message", False),
+        ("w.events.message", False),
+        ("sensors.message", False),
+    ],
+)
+def test_messages_are_not_parted_and_what_is_only_called_so_is(topic: str, whole: bool) -> None:
+    """Heartbeats gather while nothing else happens, and may be passed by as a whole."""
+    assert (len(parts(batch({topic: {"0": (0, 3 * FITS)}}), choice())) == 1) is whole
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,13 @@ def test_names_carry_workspace_and_source() -> None:
     assert OUTBOX.render()[router] == "p.events.${routedByValue}"
 
 
+def test_only_topics_of_a_connector_s_own_have_one_partition() -> None:
+    """Events of a category that is called as those topics end are spread like all others."""
+    single = OUTBOX.render()["topic.creation.single.include"]
+    topics = ("p.local-outbox.message", "__debezium-heartbeat.p.local-outbox", "p.events.message")
+    assert [bool(re.fullmatch(single, topic)) for topic in topics] == [True, True, False]
+
+
 def test_slot_names_are_legal_or_refused() -> None:
     assert replication_name("My-Work.Space", "a") == "penstock_my_work_space_a"
     with pytest.raises(InvalidRequest, match="longer than"):
