@@ -116,6 +116,19 @@ def test_pods_find_their_settings_and_are_reached(part: str, settings: Settings)
     assert f":{port}/" in container["readinessProbe"]["exec"]["command"][-1]
 
 
+@pytest.mark.parametrize("part", ["service", "pipeline"])
+def test_pods_that_hang_are_started_again_and_those_that_wait_are_not(part: str) -> None:
+    (container,) = pods()[part]["spec"]["containers"]
+    ready = container["readinessProbe"]["exec"]["command"]
+    live = [*ready[:-1], ready[-1].replace("/health/ready", "/health/live")]
+    assert ready != live
+    for name in {"startupProbe", "livenessProbe"} & container.keys():
+        probe = container[name]
+        assert probe["exec"]["command"] == live
+        assert probe["periodSeconds"] * probe["failureThreshold"] >= 120
+    assert "livenessProbe" in container
+
+
 @pytest.mark.parametrize("part", ["service", "pipeline", "executor"])
 def test_what_kubernetes_tells_of_services_is_not_taken_for_settings(part: str) -> None:
     """Each pod is given PENSTOCK_SERVICE_PORT=tcp://… of the service of that name, unless not."""
