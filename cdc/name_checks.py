@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from cdc.admission import Check, quoted
 from cdc.database import split_table
@@ -105,3 +105,27 @@ def topic_checks(subject: str, table: str, other: str | None) -> Iterator[Check]
         ok=False,
         fix=f"Capture it in a source of its own: penstock source add NAME --tables {table!r}",
     )
+
+
+def neighbour_checks(
+    source: str, tables: Iterable[str], others: Mapping[str, Iterable[str]]
+) -> Iterator[Check]:
+    """Check the topics of a source's tables against those of other sources, as `topic_checks` does.
+
+    The source's name is a part of them: `shop_eu` and `shop` may meet in one.
+    """
+    taken = {
+        measured_topic(f"{other}.{table}"): f"{other}.{topic_part(table)}"
+        for other, theirs in others.items()
+        for table in theirs
+    }
+    for table in tables:
+        found = taken.get(measured_topic(f"{source}.{table}"))
+        if found is not None:
+            yield Check(
+                subject=f"table {table}",
+                required=OWN_TOPIC,
+                found=f"{source}.{topic_part(table)} beside {found}, of another source",
+                ok=False,
+                fix="Capture it under another name: penstock source add NAME",
+            )

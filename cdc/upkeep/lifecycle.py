@@ -26,6 +26,7 @@ from cdc.scope import Scope, scope_of
 from cdc.site import CaptureSite
 from cdc.slots import refuse_lost, refuse_set_back
 from cdc.sources import Source
+from cdc.upkeep import topic_names
 from cdc.upkeep.noted_incarnations import forget_incarnation, noted, record_incarnation, renewing
 from kernel.errors import Conflict, Misconfigured, NotFound, PenstockError, Unavailable
 from lake.layout import Lake
@@ -200,7 +201,7 @@ def add(
     """
     source = _as_declared(site, source)
     dsn = with_password(source.dsn, password)
-    refuse_unless_admitted(capture.check(source, dsn, site.placement))
+    refuse_unless_admitted(topic_names.checks(site, source, dsn))
     sources.save(site.folder, source, password)
     with ConnectClient(site.connect_url) as connect:
         return start(site, source, connect, timeout_s=timeout_s)

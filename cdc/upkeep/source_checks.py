@@ -1,14 +1,14 @@
 """What `source add --check` and `--fix` do: checks row by row, and what can be mended.
 
 Upstream: a declared source, its own DSN and, where one is given, that of a role with more rights.
-Downstream: `cdc.capture.check`, `cdc.repairs`. Entry points: `checks` and `repairs`.
+Downstream: `cdc.upkeep.topic_names`, `cdc.repairs`. Entry points: `checks` and `repairs`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cdc import capture, ddl
+from cdc import ddl
 from cdc.admission import Check
 from cdc.connectors import replication_name
 from cdc.copies import copy_requests as copies
@@ -19,6 +19,7 @@ from cdc.scope import columns_listed, scope_of
 from cdc.site import CaptureSite
 from cdc.sources import Source
 from cdc.table_checks import PUBLISHABLE
+from cdc.upkeep import topic_names
 from cdc.upkeep.lifecycle import captured_tables
 from lake.layout import Lake
 
@@ -27,7 +28,7 @@ _AS_SUPERUSER = "penstock source check NAME --fix --fix-as DSN"
 
 def checks(site: CaptureSite, source: Source, dsn: str) -> tuple[Check, ...]:
     """Return what must be true before a source starts, row by row."""
-    return capture.check(source, dsn, site.placement)
+    return topic_names.checks(site, source, dsn)
 
 
 def repairs(

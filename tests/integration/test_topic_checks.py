@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import psycopg
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from apps.settings import Settings
+from apps.capture import capture_site
+from apps.settings import Settings, load
 from cdc.database import connected
 from cdc.name_checks import OWN_TOPIC, measured_topic
 from cdc.scope import Scope, scope_of
 from cdc.sources import declare
+from cdc.upkeep import lifecycle, topic_names
+from kernel.errors import Misconfigured
+from lake.layout import Lake
+from projections.run.captured_tables import CapturedTable
+from projections.run.catalog import LIVE
 
 PUBLICATION = "penstock_test_topics"
 FIRST, SECOND = "sales.eu_orders", "sales_eu.orders"
@@ -62,6 +70,25 @@ def test_a_table_that_is_not_captured_takes_no_topic(dsn: str) -> None:
     found = scope(dsn, "*.*")
     assert "sales_eu.loose" in found.held
     assert "sales.eu_loose" in found.tables
+
+
+def test_a_source_whose_topic_another_source_has_is_refused(dsn: str, tmp_path: Path) -> None:
+    """Nothing is written: Kafka would refuse the topic, and the connector stop for all tables."""
+    settings = "[connect]\nurl = 'http://127.0.0.1:1'\n[registry]\nurl = 'http://127.0.0.1:1'"
+    (tmp_path / "penstock.toml").write_text(settings)
+    site = capture_site(load(tmp_path))
+    taken = {FIRST: CapturedTable(keys=("id",))}
+    lifecycle.record_capture(Lake.at(site.lake), "shop", LIVE, taken)
+    source, password = declare("shop_sales", dsn=dsn, tables=("eu.orders", "other.orders"))
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(b"CREATE SCHEMA eu CREATE TABLE orders (id int PRIMARY KEY)")
+    with pytest.raises(Misconfigured, match=r"shop_sales\.eu\.orders beside shop\.sales"):
+        lifecycle.add(site, source, password)
+    assert not (tmp_path / "sources").exists()
+    source, _ = declare("store", dsn=dsn, tables=("eu.orders",))
+    assert not [
+        each for each in topic_names.checks(site, source, dsn) if each.required == OWN_TOPIC
+    ]
 
 
 def test_kafka_refuses_such_a_topic(stack: Settings) -> None:
