@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import select
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -26,8 +27,9 @@ _RIGHTS = (
     f"Give the login of postgres.dsn back what it lacks: GRANT {SERVICE_ROLE} TO login."
     " The service goes on by itself then."
 )
-_NO_ROLE = "permission denied to set role"
-_NO_SCHEMA = "permission denied for schema es"
+_OTHER_REFUSALS = re.compile("does not exist|authentication")
+"""What else PostgreSQL says of a role while it connects."""
+_SCHEMA = re.compile(r"(?<!\w)es(?!\w)", re.ASCII)
 
 # A peer that vanished without a word is noticed within 25 seconds. Durability is not the
 # server's default to decide: an acknowledged append is on disk.
@@ -197,14 +199,23 @@ def wrapped(doing: str) -> Iterator[None]:
     except psycopg.ProgrammingError as error:
         raise Misconfigured(f"{doing}: {_cause(error)}") from error
     except (psycopg.Error, OSError) as error:
-        if _NO_ROLE in str(error):
+        if _lacks_role(str(error)):
             raise Misconfigured(f"{doing}: {_cause(error)}", remedy=_RIGHTS) from error
         raise Unavailable(f"{doing}: {_cause(error)}") from error
 
 
-def is_closed(error: psycopg.Error) -> bool:
+def is_closed(error: psycopg.errors.InsufficientPrivilege) -> bool:
     """Say whether PostgreSQL refused all of the event store: see `restoring`."""
-    return _NO_SCHEMA in str(error)
+    # No field of the error has the schema, and its text is in the language of the server.
+    return _SCHEMA.search(error.diag.message_primary or "") is not None
+
+
+def _lacks_role(told: str) -> bool:
+    """Say whether a login may not become the service's role.
+
+    While it connects the driver has the text alone, which is in the language of the server.
+    """
+    return SERVICE_ROLE in told and _OTHER_REFUSALS.search(told) is None
 
 
 def half_filled() -> Unavailable:

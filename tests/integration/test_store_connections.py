@@ -52,6 +52,45 @@ def test_a_login_without_its_role_is_told_what_it_lacks(stranger: str) -> None:
     assert "GRANT penstock_service TO" in str(error.remedy)
 
 
+@pytest.mark.parametrize(
+    ("told", "kind"),
+    [
+        ('FATAL:  permission denied to set role "penstock_service"', Misconfigured),
+        ("FATAL:  keine Berechtigung, um Rolle »penstock_service« zu setzen", Misconfigured),
+        ('FATAL:  role "penstock_service" does not exist', Unavailable),
+        ("FATAL:  Datenbank »nirgends« existiert nicht", Unavailable),
+    ],
+)
+def test_a_role_that_a_login_lacks_is_told_in_any_language(
+    told: str, kind: type[PenstockError]
+) -> None:
+    with pytest.raises(kind), connect.wrapped("reading"):
+        raise psycopg.OperationalError(f"connection failed: {told}")
+
+
+@pytest.fixture
+def foreign(postgres_dsn: str) -> Iterator[psycopg.Connection[tuple[object, ...]]]:
+    """Lend a connection that refuses what it is asked as a server of another language would."""
+    with psycopg.connect(postgres_dsn, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.mark.parametrize(
+    ("told", "kind"),
+    [
+        ("permission denied for schema es", Unavailable),
+        ("keine Berechtigung für Schema es", Unavailable),
+        ("keine Berechtigung für Tabelle events", Misconfigured),
+    ],
+)
+def test_a_store_that_is_filled_is_told_in_any_language(
+    foreign: psycopg.Connection[tuple[object, ...]], told: str, kind: type[PenstockError]
+) -> None:
+    raising = f"DO $$ BEGIN RAISE '{told}' USING ERRCODE = '42501'; END $$"
+    with pytest.raises(kind), connect.wrapped("reading"):
+        foreign.execute(raising.encode())
+
+
 def test_a_server_that_refuses_is_told_in_its_words(postgres_dsn: str) -> None:
     error = asyncio.run(lent(f"{postgres_dsn.rpartition('/')[0]}/nowhere"))
     assert isinstance(error, Unavailable)
