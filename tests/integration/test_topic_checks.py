@@ -14,12 +14,16 @@ from apps.settings import Settings, load
 from cdc.database import connected
 from cdc.name_checks import OWN_TOPIC, measured_topic
 from cdc.scope import Scope, scope_of
+from cdc.site import CaptureSite
 from cdc.sources import declare
 from cdc.upkeep import lifecycle, topic_names
 from kernel.errors import Misconfigured
 from lake.layout import Lake
 from projections.run.captured_tables import CapturedTable
 from projections.run.catalog import LIVE
+from projections.sql.parse import parse_script
+from replay.deployment import apply
+from replay.subject import Site
 
 PUBLICATION = "penstock_test_topics"
 FIRST, SECOND = "sales.eu_orders", "sales_eu.orders"
@@ -50,6 +54,13 @@ def refused(found: Scope) -> set[str]:
     return {c.subject for c in found.checks if c.required == OWN_TOPIC and not c.advice}
 
 
+def site_at(folder: Path) -> CaptureSite:
+    """Return what commands know of a workspace of which nothing runs."""
+    nowhere = "url = 'http://127.0.0.1:1'"
+    (folder / "penstock.toml").write_text(f"[connect]\n{nowhere}\n[registry]\n{nowhere}")
+    return capture_site(load(folder))
+
+
 def test_of_two_that_are_named_the_second_is_refused(dsn: str) -> None:
     assert refused(scope(dsn, FIRST, SECOND, "other.orders")) == {f"table {SECOND}"}
     assert refused(scope(dsn, SECOND, FIRST)) == {f"table {FIRST}"}
@@ -74,9 +85,7 @@ def test_a_table_that_is_not_captured_takes_no_topic(dsn: str) -> None:
 
 def test_a_source_whose_topic_another_source_has_is_refused(dsn: str, tmp_path: Path) -> None:
     """Nothing is written: Kafka would refuse the topic, and the connector stop for all tables."""
-    settings = "[connect]\nurl = 'http://127.0.0.1:1'\n[registry]\nurl = 'http://127.0.0.1:1'"
-    (tmp_path / "penstock.toml").write_text(settings)
-    site = capture_site(load(tmp_path))
+    site = site_at(tmp_path)
     taken = {FIRST: CapturedTable(keys=("id",))}
     lifecycle.record_capture(Lake.at(site.lake), "shop", LIVE, taken)
     source, password = declare("shop_sales", dsn=dsn, tables=("eu.orders", "other.orders"))
@@ -89,6 +98,21 @@ def test_a_source_whose_topic_another_source_has_is_refused(dsn: str, tmp_path: 
     assert not [
         each for each in topic_names.checks(site, source, dsn) if each.required == OWN_TOPIC
     ]
+
+
+def test_a_source_whose_topics_an_external_one_is_called_like_is_refused(
+    dsn: str, tmp_path: Path
+) -> None:
+    site = site_at(tmp_path)
+    text = "CREATE SOURCE heard (a INT) WITH (topic = 'shop.message', format = json);"
+    apply(Site(lake=Lake.at(site.lake)), parse_script(text).sources, ())
+    source, password = declare("shop", dsn=dsn, tables=("other.orders",))
+    with pytest.raises(Misconfigured, match=r"topic shop\.message: no other topics"):
+        lifecycle.add(site, source, password)
+    assert not (tmp_path / "sources").exists()
+    source, _ = declare("shopping", dsn=dsn, tables=("other.orders",))
+    found = topic_names.checks(site, source, dsn)
+    assert "topic shop.message" not in {each.subject for each in found}
 
 
 def test_kafka_refuses_such_a_topic(stack: Settings) -> None:
