@@ -13,11 +13,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Final
+from typing import Annotated, Final
 from uuid import UUID
 
 import orjson
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from eventstore.store import AppendRequest, EncodedEvent, StreamAppend
 from kernel.errors import IdReused, Overloaded, PenstockError
@@ -34,6 +34,8 @@ _CHUNK_BYTES: Final = 1024 * 1024
 _ENVELOPE_BYTES: Final = 8 * 1024
 _TRIES: Final = 30
 _PAUSE_S: Final = 0.5
+_MOST: Final = 2**53
+"""More lines than anybody has, and a number that every JSON parser reads as it is."""
 _BODY: Final = {
     "requestBody": {
         "required": True,
@@ -73,7 +75,12 @@ class ImportProgress:
 
 
 @router.post("/import", summary="Append any number of events, one a line", openapi_extra=_BODY)
-async def import_events(request: Request) -> Response:
+async def import_events(
+    request: Request,
+    first_line: Annotated[
+        int, Query(ge=1, le=_MOST, description="The number of the first line that is sent")
+    ] = 1,
+) -> Response:
     """Append each line's event to its stream, in the order of lines.
 
     A line is `{"stream", "id", "type", "data", …}`. A problem tells in `lines` how many lines are
@@ -81,11 +88,11 @@ async def import_events(request: Request) -> Response:
     """
     runtime = runtime_of(request)
     context = context_of(runtime.config, dict(request.headers.raw))
-    progress = ImportProgress()
+    progress = ImportProgress(lines=first_line - 1)
     try:
         if (connection := connection_of(request.scope)) is not None:
             connection.patient = True  # The answer shall say how far the import came.
-        lines = _lines(request, context, runtime.config.import_silence_s)
+        lines = _lines(request, context, runtime.config.import_silence_s, first_line)
         await _import(runtime, context, lines, progress)
     except PenstockError as error:
         error.fields.update(line=progress.at, **progress.document())
@@ -173,12 +180,12 @@ def _destination(pair: tuple[Line, EncodedEvent]) -> tuple[str, str]:
 
 
 async def _lines(
-    request: Request, context: RequestContext, silence_s: float
+    request: Request, context: RequestContext, silence_s: float, first: int
 ) -> AsyncIterator[tuple[int, bytes]]:
-    """Yield the body's lines with their numbers from 1; blank ones count and are left out."""
+    """Yield the body's lines, numbered from `first`; blank ones count and are left out."""
     at_most = context.limits.event_bytes + _ENVELOPE_BYTES
     rest = b""
-    number = 0
+    number = first - 1
     stream = request.stream()
     while True:
         try:

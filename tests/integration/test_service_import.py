@@ -133,6 +133,31 @@ def test_a_key_gives_ids_to_lines_without(http: httpx.Client) -> None:
     assert len(stored(http)) == 20
 
 
+def test_the_rest_of_a_file_is_sent_with_the_numbers_of_its_lines(http: httpx.Client) -> None:
+    """Lines that say the same and have no ids are told apart by their numbers alone."""
+    same = line(0, id=None)
+    key = {"idempotency-key": "k-1"}
+    broken = send(http, same * 500 + b"{broken\n", **key).json()
+    assert (broken["line"], broken["lines"]) == (501, 500)
+
+    def rest(lines: bytes) -> httpx.Response:
+        place = {"first_line": broken["lines"] + 1}
+        return http.post("/v1/import", params=place, content=lines, headers=LINES | key)
+
+    refused = rest(same + b"\n{broken\n").json()
+    assert (refused["line"], refused["lines"]) == (503, 500)
+    whole = rest(same * 100)
+    assert whole.json() == {"lines": 600, "appended": 100, "repeated": 0, "last_position": 600}
+    assert rest(same * 100).json()["repeated"] == 100
+    assert len(stored(http)) == 600
+
+
+@pytest.mark.parametrize("first", ["0", "-1", str(2**53 + 1), "x"])
+def test_the_number_of_the_first_line_is_one_of_a_line(http: httpx.Client, first: str) -> None:
+    answer = http.post("/v1/import", params={"first_line": first}, content=b"", headers=LINES)
+    assert (answer.status_code, answer.json()["type"]) == (422, "invalid-request")
+
+
 def test_nothing_is_an_import_too(http: httpx.Client) -> None:
     for body in (b"", b"\n\n  \n"):
         assert send(http, body).json() == {
