@@ -36,6 +36,7 @@ from eventstore.names import category_of
 from eventstore.store import (
     AppendRequest,
     EncodedEvent,
+    EventFilter,
     EventStore,
     Expected,
     StreamAppend,
@@ -57,9 +58,7 @@ from schemas.records import NewEvent, RecordedEvent
 ATTEMPTS = Backoff(attempts=8, base_s=0.005, cap_s=0.25)
 _IDS = UUID("6c1f3f0b-5f0e-4d6c-9a2b-8d5f4f9b7f52")
 """Namespace of the ids that are made from keys. It may never change."""
-
-
-_MOST_RECORDED = 1_000
+_READ_AT_ONCE = 100
 
 
 class Encoder(Protocol):
@@ -198,7 +197,7 @@ class CommandHandler:
             )
         )
         (place,) = appended.appends
-        recorded = await self._recorded(request.stream, place.first_version, len(events))
+        recorded = await self._recorded(place.first_position, len(events))
         # The registry has just been there: later folds shall not need it.
         with suppress(PenstockError):
             await self.entities.upcasting.learn(recorded)
@@ -210,23 +209,35 @@ class CommandHandler:
             repeated=appended.repeated,
         )
 
-    async def _recorded(self, stream: str, first: int, count: int) -> tuple[RecordedEvent, ...]:
-        """Read events back: none when somebody has deleted the stream since."""
+    async def _recorded(self, first: int, count: int) -> tuple[RecordedEvent, ...]:
+        """Read a command's events back, which have `count` positions from `first` on.
+
+        By position, not by version: what a stream hides by now was recorded all the same.
+        """
         events: list[RecordedEvent] = []
         while len(events) < count:
-            try:
-                page = await self._store.read_stream(
-                    stream,
-                    from_version=first + len(events),
-                    direction="forward",
-                    limit=count - len(events),
-                )
-            except NotFound:
-                return ()
+            page = await self._store.read_all(
+                after=first - 1 + len(events), limit=count - len(events)
+            )
             if not page.events:
                 break
             events += page.events
         return tuple(events)
+
+    async def _recorded_with(self, key: str, first: RecordedEvent) -> tuple[RecordedEvent, ...]:
+        """Read the events of the command with a key, of which the first one is known."""
+        events = [first]
+        alone = EventFilter(stream=first.stream)
+        while True:
+            page = await self._store.read_all(
+                after=events[-1].position, limit=_READ_AT_ONCE, filter_=alone
+            )
+            for event in page.events:
+                if event.id != event_id(key, len(events)):
+                    return tuple(events)
+                events.append(event)
+            if not page.events:
+                return tuple(events)
 
     async def _before(self, request: CommandRequest) -> Handled | None:
         """Return what a command with this key led to, if there was one.
@@ -253,20 +264,12 @@ class CommandHandler:
             return None
         if first.metadata.get("command_sha256") != fingerprint(request):
             raise _other_command(request.key)
-        # The limit may have been another one when they were recorded.
-        most = max(self._limits.events, _MOST_RECORDED)
-        events = await self._recorded(first.stream, first.version, most)
-        ours = [
-            event
-            for number, event in enumerate(events)
-            if event.id == event_id(request.key, number)
-        ]
-        last = ours[-1] if ours else first
+        ours = await self._recorded_with(request.key, first)
         return Handled(
             stream=request.stream,
-            version=last.version,
-            position=last.position,
-            events=tuple(ours),
+            version=ours[-1].version,
+            position=ours[-1].position,
+            events=ours,
             repeated=True,
         )
 

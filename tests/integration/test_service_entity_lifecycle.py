@@ -120,6 +120,22 @@ def test_a_key_is_known_after_its_stream_was_deleted(http: httpx.Client) -> None
     assert steps(http) is None
 
 
+def test_a_repeat_tells_all_events_of_its_command_whatever_is_hidden(http: httpx.Client) -> None:
+    bound(http, max_count=1)
+    three = {"json": {"by": 7, "times": 3}, "headers": {"idempotency-key": "k"}}
+    first = http.post("/v1/commands/counter/1/add", **three)
+    told = first.json()
+    assert (first.status_code, told["version"]) == (201, 8)
+    assert [event["version"] for event in told["events"]] == [6, 7, 8]
+    for hide in (
+        lambda: bound(http, truncate_before=8),
+        lambda: http.delete("/v1/streams/counter-1").raise_for_status(),
+    ):
+        hide()
+        again = http.post("/v1/commands/counter/1/add", **three)
+        assert (again.status_code, again.json(), again.headers["etag"]) == (200, told, '"8"')
+
+
 def test_the_command_tells_what_each_event_changed(
     http: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

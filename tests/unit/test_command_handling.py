@@ -12,6 +12,8 @@ import pytest
 from eventstore.deciders import Command, Event, Refused
 from eventstore.deciders.decided_events import DecidedLimits, decided
 from eventstore.deciders.handling import event_id
+from eventstore.policies import StreamPolicies
+from eventstore.store import EventPage
 from kernel.errors import (
     DeciderFailed,
     IdReused,
@@ -111,6 +113,52 @@ def test_p1_a_crash_after_the_commit_is_found_by_the_key() -> None:
         assert [event.id for event in again.events] == [event_id("k", 0)]
         with pytest.raises(IdReused, match="another command"):
             await made.handler(counter()).handle(add(3, key="k"))
+
+    in_world(check)
+
+
+def thrice(command: Command, state: Count) -> list[Event]:
+    return [Event("added", {"by": 1})] * 3
+
+
+def test_the_events_of_a_command_are_told_whatever_its_stream_shows_by_then() -> None:
+    async def check(made: World) -> None:
+        handler = made.handler(counter(decide=thrice))
+        policies = StreamPolicies(made.store, made.intake)
+        await made.append({"by": 1})
+        await policies.set(STREAM, truncate_before=None, max_age_s=None, max_count=1)
+        handled = await handler.handle(add(1, key="k"))
+        assert [event.version for event in handled.events] == [1, 2, 3]
+        await made.append({"by": 1})
+        for before in (2, 3, None):
+            if before is None:
+                await policies.delete(STREAM, for_good=False)
+            else:
+                await policies.set(STREAM, truncate_before=before, max_age_s=None, max_count=None)
+            again = await handler.handle(add(1, key="k"))
+            assert again.repeated
+            assert (again.version, again.position) == (handled.version, handled.position)
+            assert again.events == handled.events
+
+    in_world(check)
+
+
+def test_the_events_of_a_command_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def check(made: World) -> None:
+        asked: list[int] = []
+        read_all = made.store.read_all
+
+        async def noted(*, after: int, **more: Any) -> EventPage:
+            asked.append(after)
+            return await read_all(after=after, **more)
+
+        monkeypatch.setattr(made.store, "read_all", noted)
+        many = counter(decide=lambda command, state: [Event("added", {"by": 1})] * 150)
+        handled = await made.handler(many).handle(add(1, key="k"))
+        assert asked == [0]
+        again = await made.handler(many).handle(add(1, key="k"))
+        assert again.events == handled.events
+        assert asked == [0, 1, 101, 150]
 
     in_world(check)
 

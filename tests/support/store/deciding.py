@@ -57,7 +57,7 @@ def decide(command: Command, state: Count) -> Iterable[Event]:
     by = command.data.get("by", 1)
     if state.total + by < 0:
         raise Refused("a count does not go below zero")
-    return [Event("added", {"by": by})] * (by != 0)
+    return [Event("added", {"by": by})] * (by != 0) * command.data.get("times", 1)
 
 
 def evolve(state: Count, event: Event) -> Count:
