@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import date, datetime
 from pathlib import Path
-from typing import NoReturn, TextIO
+from typing import BinaryIO, NoReturn, TextIO
 
 import orjson
 import typer
@@ -158,6 +160,31 @@ def text_of(file: Path, holds: str) -> str:
             f"{file} cannot be read: {why}",
             remedy=f"Name a file that you may read, with {holds} in UTF-8.",
         ) from error
+
+
+@contextmanager
+def written_whole(file: Path) -> Iterator[BinaryIO]:
+    """Lend what to write to: it takes the place of `file`, and of what that has, at the end."""
+    target = file.resolve()
+    if target.exists() and not target.is_file():
+        # A pipe or a device is written to as it is.
+        with file.open("wb") as opened:
+            yield opened
+        return
+    beside = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        opened = beside.open("xb")
+    except OSError as error:
+        error.filename = str(file)
+        raise
+    try:
+        with opened:
+            yield opened
+        if target.exists():
+            shutil.copymode(target, beside)
+        beside.replace(target)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def cell(value: object) -> str:

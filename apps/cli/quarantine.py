@@ -22,7 +22,7 @@ import typer
 from apps import settings
 from apps.cli.groups import Group
 from apps.cli.options import JsonOption, WorkspaceOption
-from apps.cli.output import emit, fields, table
+from apps.cli.output import emit, fields, table, written_whole
 from apps.cli.query import lake_of, plain, readable
 from kernel.errors import EXIT_NEEDS_CONFIRMATION, EXIT_PARTIAL, NotFound
 
@@ -197,9 +197,9 @@ def export(
         for line in _lines(lake, rows):
             print(line)
         return
-    with to.open("w") as file:
+    with written_whole(to) as file:
         for line in _lines(lake, rows):
-            file.write(f"{line}\n")
+            file.write(f"{line}\n".encode())
     text = f"{len(rows)} records are in {to}"
     emit({"records": len(rows), "file": str(to)}, as_json=as_json, text=text)
 

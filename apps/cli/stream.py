@@ -15,7 +15,7 @@ import typer
 from apps import settings
 from apps.cli.groups import Group
 from apps.cli.options import JsonOption, WorkspaceOption
-from apps.cli.output import emit, refuse_unconfirmed
+from apps.cli.output import emit, refuse_unconfirmed, written_whole
 from apps.cli.stream_list import categories, list_
 from apps.service_client import ServiceClient
 from eventstore.archiving import MAX_EVENTS, ArchiveReport
@@ -25,7 +25,8 @@ from schemas import json_text
 
 Stream = Annotated[str, typer.Argument(help="category-id, as order-1042")]
 _NDJSON = "application/x-ndjson"
-_CARRIED = ("id", "type", "data", "metadata", "tags", "occurred_at")
+_GIVEN = frozenset({"category", "version", "position", "schema_id", "recorded_at"})
+"""What a store gives an event, and `export` writes with it: another store gives its own."""
 
 
 def register(app: typer.Typer) -> None:
@@ -167,7 +168,7 @@ def export(
         if file is None:
             _write(client, path, sys.stdout.buffer)
             return
-        with file.open("wb") as target:
+        with written_whole(file) as target:
             count = _write(client, path, target)
     answer = {"stream": stream, "events": count, "file": str(file)}
     emit(answer, as_json=as_json, text=f"{stream}: {count} events in {file}")
@@ -188,7 +189,7 @@ def import_(
     emit(
         answer,
         as_json=as_json,
-        text=f"{answer['lines']} events: {answer['appended']} appended, "
+        text=f"{answer['appended'] + answer['repeated']} events: {answer['appended']} appended, "
         f"{answer['repeated']} were there",
     )
 
@@ -206,6 +207,7 @@ def _write(client: ServiceClient, path: str, target: BinaryIO) -> int:
 def _lines(source: BinaryIO, name: str, stream: str | None) -> Iterator[bytes]:
     for number, line in enumerate(source, start=1):
         if not line.strip():
+            yield b"\n"  # It counts, so that the service names lines by the file's numbers.
             continue
         try:
             document = json_text.parse_at(f"{name} line {number}", line)
@@ -219,8 +221,8 @@ def _lines(source: BinaryIO, name: str, stream: str | None) -> Iterator[bytes]:
                 f"{name} line {number}: expected an object",
                 remedy="Write one event a line, as penstock stream export does.",
             )
-        event = {key: document[key] for key in _CARRIED if key in document}
-        yield json_text.dump({"stream": stream or document.get("stream"), **event}) + b"\n"
+        event = {key: value for key, value in document.items() if key not in _GIVEN}
+        yield json_text.dump(event | ({"stream": stream} if stream else {})) + b"\n"
 
 
 def _path(stream: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import getpass
 import json
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from apps.cli import build
+from apps.cli import build, quarantine
 from kernel.errors import EXIT_NEEDS_CONFIRMATION, NotFound
 from kernel.positions import Epoch
 from lake.layout import Lake
@@ -67,6 +68,22 @@ def test_what_waits_is_listed_and_exported_with_its_bytes(
     assert (record["topic"], record["partition"], record["offset"]) == (TOPIC, 0, 1)
     assert base64.b64decode(record["value"]) == POISON
     assert record["reason"] == "not Avro"
+
+
+def test_a_file_stays_as_it_is_until_its_export_is_whole(
+    shop: PoisonedShop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def torn(*_: Any) -> Iterator[str]:
+        yield "{}"
+        raise NotFound("the lake is gone")
+
+    file = tmp_path / "records.jsonl"
+    file.write_text("from before")
+    monkeypatch.setattr(quarantine, "_lines", torn)
+    with pytest.raises(NotFound):
+        call(shop, "export", str(file))
+    assert file.read_text() == "from before"
+    assert [path.name for path in tmp_path.iterdir() if "records" in path.name] == [file.name]
 
 
 def test_pages_and_pipeline_take_the_same_records_for_waiting(shop: PoisonedShop) -> None:
