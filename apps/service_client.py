@@ -33,7 +33,10 @@ from kernel.errors import (
 from schemas import json_text
 
 _TIMEOUT_S = 30.0
+_NO_CONTENT = 204
 _UNKNOWN_CALLER = 401
+_IN_LINES = ("application/x-ndjson", "text/event-stream")
+_SHOWN = 200
 _TOKEN_REMEDY = (
     "Commands find the workspace's token by themselves: leave PENSTOCK_TOKEN unset, or give it "
     "what penstock token prints in the folder of the service."
@@ -108,8 +111,10 @@ class ServiceClient:
     def lines(self, path: str, *, accept: str = "*/*", **query: object) -> Iterator[Iterator[str]]:
         """Open an answer of any length and lend its lines."""
         with self._open("GET", path, query=query, headers={"accept": accept}) as answer:
-            if answer.status >= 400:
+            if answer.status >= 300:
                 raise error_of(answer.status, answer.read())
+            if answer.headers.get_content_type() not in _IN_LINES:
+                raise _foreign(answer.status, answer.read(_SHOWN))
             yield _lines_of(self._parts_of(answer))
 
     def _call(
@@ -126,9 +131,14 @@ class ServiceClient:
             self._reached(),
         ):
             content = answer.read()
-        if answer.status >= 400:
+        if answer.status >= 300:
             raise error_of(answer.status, content)
-        return orjson.loads(content) if content else None
+        if answer.status == _NO_CONTENT:
+            return None
+        document = _object_of(content)
+        if document is None:
+            raise _foreign(answer.status, content)
+        return document
 
     def _open(
         self,
@@ -198,15 +208,14 @@ def _lines_of(parts: Iterator[bytes]) -> Iterator[str]:
 
 
 def error_of(status: int, body: bytes) -> PenstockError:
-    """Return the error that a problem document stands for."""
-    try:
-        problem = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        problem = {"detail": body.decode(errors="replace")[:500]}
-    kind = _KINDS.get(problem.get("type")) or _kind_of(status)
+    """Return the error that a problem document stands for, `Unavailable` for anything else."""
+    problem = _object_of(body)
+    if problem is None or status < 400:
+        return _foreign(status, body)
+    kind = _KINDS.get(str(problem.get("type"))) or _kind_of(status)
     if status == _UNKNOWN_CALLER:
         problem["remedy"] = _TOKEN_REMEDY
-    known = {"type", "title", "status", "detail", "remedy", "message"}
+    known = {"type", "title", "status", "detail", "remedy", "message", "problem"}
     fields = {key: value for key, value in problem.items() if key not in known}
     return kind(
         str(problem.get("detail", f"HTTP {status}")),
@@ -214,6 +223,26 @@ def error_of(status: int, body: bytes) -> PenstockError:
         problem=problem.get("type", "unknown"),
         status=status,
         **fields,
+    )
+
+
+def _object_of(body: bytes) -> dict[str, Any] | None:
+    """Return what a body says, None where it is no object in JSON: those of the service are."""
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def _foreign(status: int, body: bytes) -> Unavailable:
+    """Return the error for what no service of ours answers: a proxy's page, another address."""
+    text = " ".join(body.decode(errors="replace")[:_SHOWN].split())
+    return Unavailable(
+        f"the answer is not one of Penstock: status {status}, {text or 'without content'}",
+        remedy="Is this the address of a Penstock service? PENSTOCK_SERVICE_URL (service.url) says "
+        "which is asked; penstock status, whether it runs.",
+        status=status,
     )
 
 
@@ -227,7 +256,7 @@ def _kind_of(status: int) -> type[PenstockError]:
             return Conflict
         case 400 | 413:
             return InvalidRequest
-        case 429 | 503 | 507:
+        case 429 | 502 | 503 | 504 | 507:
             return Unavailable
         case _ if status < 500:
             return ContractViolation

@@ -17,7 +17,7 @@ from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import cell, emit, folded, table
 from apps.service_client import ServiceClient, error_of
 from eventstore.names import category_of
-from kernel.errors import InvalidRequest
+from kernel.errors import InvalidRequest, Unavailable
 from schemas import json_text
 
 _COLUMNS = ("position", "stream", "version", "type", "occurred_at", "data")
@@ -106,7 +106,7 @@ def tail(
     as_json: JsonOption = False,
 ) -> None:
     """Follow events as they happen; with --json one JSON document per line."""
-    seen = 0
+    seen, told = 0, after
     with (
         ServiceClient(settings.load(workspace)) as client,
         client.lines(
@@ -123,6 +123,9 @@ def tail(
                 return
             if kind == "failed":
                 raise error_of(document["status"], orjson.dumps(document))
+            told = document["position"]
+            if kind == "evicted":
+                break
             if kind:
                 continue
             seen += 1
@@ -132,6 +135,11 @@ def tail(
                 print(folded("  ".join(map(cell, _row(document)))), flush=True)
             if seen == limit:
                 return
+    # A feed has no end of its own: the service stopped, or this was too slow for it.
+    raise Unavailable(
+        f"the feed ended at position {told}",
+        remedy=f"Go on from there, with the same filters: penstock tail --after {told}",
+    )
 
 
 def _read_stream(
