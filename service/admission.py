@@ -25,7 +25,20 @@ _LINES: Final = frozenset(
 _JSON: Final = b"application/json"
 _FOREIGN_SITES: Final = (b"cross-site", b"same-site")
 _HOSTS_KEPT: Final = 64
-_JUDGED: Final = (b"host", b"origin", b"authorization", b"content-type", b"content-encoding")
+_SAID_ONCE: Final = (
+    b"host",
+    b"origin",
+    b"authorization",
+    b"content-type",
+    b"content-encoding",
+    b"idempotency-key",
+    b"if-match",
+    b"if-none-match",
+    b"x-correlation-id",
+    b"x-causation-id",
+)
+_LISTS: Final = (b"accept", b"prefer")
+"""Headers that may stand on several lines, which are read as one."""
 
 
 class Admission:
@@ -46,6 +59,7 @@ class Admission:
         headers = dict(scope["headers"])
         if len(headers) < len(scope["headers"]):
             _check_repeated(scope["headers"])
+            scope["headers"] = _joined(scope["headers"])
         host = headers.get(b"host")
         # Every browser sends one; a client of HTTP/1.0 may not.
         if host is None and scope["http_version"] != "1.0":
@@ -99,9 +113,21 @@ def _check_page(headers: Mapping[bytes, bytes]) -> None:
 def _check_repeated(headers: Iterable[tuple[bytes, bytes]]) -> None:
     """Refuse a request that says twice what it is judged by: another server may read the other."""
     names = [name for name, _ in headers]
-    for name in _JUDGED:
+    for name in _SAID_ONCE:
         if names.count(name) > 1:
             raise _unclear(f"it has several {name.decode().title()} headers")
+
+
+def _joined(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Return headers in which each list stands on one line (RFC 9110, 5.3)."""
+    lists: dict[bytes, list[bytes]] = {}
+    others = []
+    for name, value in headers:
+        if name in _LISTS:
+            lists.setdefault(name, []).append(value)
+        else:
+            others.append((name, value))
+    return others + [(name, b", ".join(values)) for name, values in lists.items()]
 
 
 def _check_address(address: bytes) -> None:
