@@ -36,7 +36,7 @@ from service.http import (
     respond,
 )
 from service.parameters import check_parameters
-from service.preconditions import Preconditioned, precondition_of
+from service.preconditions import Preconditioned, precondition_of, refuse_preconditions
 from service.problems import refusal
 from service.requests import context_of
 from service.runtime import Opened, Runtime
@@ -109,15 +109,17 @@ async def append_to_streams(runtime: Runtime, scope: Scope, receive: Receive, se
     """Serve `POST /v1/append`."""
     begun = time.perf_counter()
     check_parameters(scope["query_string"])
+    headers = dict(scope["headers"])
+    refuse_preconditions(headers, "Say expected_version in each entry of appends.")
     body = await read_body(scope, receive, runtime.config.max_body_bytes)
     opened = runtime.opened
-    parsed = append_bodies(body, context_of(runtime.config, dict(scope["headers"])))
+    parsed = append_bodies(body, context_of(runtime.config, headers))
     appended = await _append(opened, parsed.entries, parsed.condition)
     runtime.metrics.append_seconds.observe(time.perf_counter() - begun)
     document = {"appends": [_answer(answer) for answer in appended.appends]}
     named = category_header(*(answer.stream for answer in appended.appends))
-    headers = [(name.encode(), value.encode()) for name, value in named.items()]
-    await respond(send, _status(appended), orjson.dumps(document), headers)
+    told = [(name.encode(), value.encode()) for name, value in named.items()]
+    await respond(send, _status(appended), orjson.dumps(document), told)
 
 
 async def _append(

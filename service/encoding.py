@@ -9,6 +9,7 @@ from eventstore.postgres.in_transaction import given_event
 from service.bodies import encode_body
 from service.http import JSON, read_body
 from service.models import json_body
+from service.preconditions import refuse_preconditions
 from service.requests import context_of, runtime_of
 
 router = APIRouter(prefix="/v1")
@@ -22,8 +23,10 @@ async def encode_events(request: Request) -> Response:
     The body is that of an append to one stream, with the stream's name in it.
     """
     runtime = runtime_of(request)
+    headers = dict(request.headers.raw)
+    refuse_preconditions(headers, "Nothing is appended: give es.append the version to expect.")
     body = await read_body(request.scope, request.receive, runtime.config.max_body_bytes)
-    parsed = encode_body(body, context_of(runtime.config, dict(request.headers.raw)))
+    parsed = encode_body(body, context_of(runtime.config, headers))
     encoded = await runtime.opened.intake.encode(parsed.category, parsed.events)
     document = {"stream": parsed.stream, "events": [given_event(event) for event in encoded]}
     return Response(orjson.dumps(document), media_type=JSON.decode())

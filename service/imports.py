@@ -25,6 +25,7 @@ from schemas.records import NewEvent
 from service.bodies import RequestContext, imported_event
 from service.connections import connection_of, silent_body
 from service.http import JSON
+from service.preconditions import refuse_preconditions
 from service.problems import HttpRefusal, refusal
 from service.requests import context_of, runtime_of
 from service.runtime import Opened, Runtime
@@ -87,7 +88,9 @@ async def import_events(
     done, and in `line` which one it is about.
     """
     runtime = runtime_of(request)
-    context = context_of(runtime.config, dict(request.headers.raw))
+    headers = dict(request.headers.raw)
+    refuse_preconditions(headers, "An import expects no version: append with expected_version.")
+    context = context_of(runtime.config, headers)
     progress = ImportProgress(lines=first_line - 1)
     try:
         if (connection := connection_of(request.scope)) is not None:

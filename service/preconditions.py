@@ -35,6 +35,12 @@ def precondition_of(headers: Mapping[bytes, bytes]) -> Expected | None:
     )
 
 
+def refuse_preconditions(headers: Mapping[bytes, bytes], remedy: str) -> None:
+    """Refuse both headers where nothing asks for them: they would be passed over."""
+    if b"if-match" in headers or b"if-none-match" in headers:
+        raise InvalidRequest("If-Match and If-None-Match are not taken here", remedy=remedy)
+
+
 class Preconditioned:
     """Turns a conflict into the refusal (412) of the precondition that led to it, if there was one.
 

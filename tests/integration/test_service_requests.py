@@ -163,6 +163,36 @@ def test_a_key_of_no_use_is_refused(shared: httpx.Client, key: str) -> None:
     assert "Idempotency-Key" in answer.json()["detail"]
 
 
+@pytest.mark.parametrize("header", ["if-match", "if-none-match"])
+@pytest.mark.parametrize("path", ["/v1/append", "/v1/import", "/v1/encode"])
+def test_a_precondition_that_nothing_would_ask_for_is_refused(
+    shared: httpx.Client, path: str, header: str
+) -> None:
+    before = head(shared)
+    one = event(id=str(uuid.uuid4())) | {"stream": "order-1"}
+    bodies = {
+        "/v1/append": {"appends": [{"stream": "order-1", "events": [event()]}]},
+        "/v1/import": one,
+        "/v1/encode": {"stream": "order-1", "events": [event()]},
+    }
+    answer = shared.post(path, json=bodies[path], headers={header: "*"})
+    assert (answer.status_code, answer.json()["type"]) == (422, "invalid-request")
+    assert "If-Match" in answer.json()["detail"]
+    assert head(shared) == before
+    assert shared.post(path, json=bodies[path]).is_success
+
+
+@pytest.mark.parametrize(
+    "name", ["Idempotency-Key", "If-Match", "If-None-Match", "X-Correlation-Id", "X-Causation-Id"]
+)
+def test_a_header_that_counts_is_there_once(shared: httpx.Client, name: str) -> None:
+    twice = [(name, "*"), (name, "*")]
+    for path in ("/v1/streams/order-twice", "/v1/commands/order/twice/place"):
+        answer = shared.post(path, json={"events": [event()]}, headers=twice)
+        assert (answer.status_code, answer.json()["type"]) == (400, "malformed-request")
+        assert f"several {name} headers" in answer.json()["detail"]
+
+
 def test_headers_tell_where_events_came_from(http: httpx.Client) -> None:
     own = event(metadata={"correlation_id": "mine", "by": "me"})
     post(http, event(), own, traceparent=TRACE, x_correlation_id="c-1", x_causation_id="e-1")
