@@ -15,11 +15,16 @@ import orjson
 
 from service.cloudevents import BATCH, EVENT, cloud_event
 from service.http import JSON, Receive, Scope, Send, header
+from service.media_types import preferred
 from service.runtime import Runtime
 
 _PATHS: Final = ("/v1/events", "/v1/streams/")
 _ANY: Final = "application/cloudevents"
-_BINARY: Final = "cloudevents=binary"
+_USUAL: Final = JSON.decode()
+_BINARY: Final = f"{_USUAL};cloudevents=binary"
+PAGE_FORMS: Final = (BATCH, EVENT, _ANY, _USUAL)
+"""What a page of events may be asked for as: it goes out as a batch, or as ever."""
+_EVENT_FORMS: Final = (BATCH, _BINARY, EVENT, _ANY, _USUAL)
 _HEADER_BYTES: Final = 8 * 1024
 # Printable characters that the HTTP binding of CloudEvents leaves as they are.
 _PLAIN: Final = "".join(map(chr, range(0x21, 0x7F))).translate({ord(each): None for each in '"%'})
@@ -39,8 +44,8 @@ def wants_cloud_events(scope: Scope) -> bool:
     accept = header(scope, b"accept")
     return (
         accept is not None
-        and (_ANY in accept or _BINARY in accept)
         and scope["path"].startswith(_PATHS)
+        and preferred(accept, *_EVENT_FORMS) != _USUAL
     )
 
 
@@ -81,7 +86,7 @@ async def _converted(
 ) -> tuple[dict[bytes, bytes], bytes]:
     """Return headers and body of an answer; one that is not about events stays as it is."""
     document = orjson.loads(body)
-    if "events" in document and _ANY in accept:
+    if "events" in document and preferred(accept, *PAGE_FORMS) != _USUAL:
         store_id = await _store_id(runtime, document["events"])
         events = [cloud_event(event, store_id) for event in document["events"]]
         beside = {
@@ -90,9 +95,10 @@ async def _converted(
         return beside | {b"content-type": BATCH.encode()}, orjson.dumps(events)
     if "recorded_at" in document:
         event = cloud_event(document, await _store_id(runtime, [document]))
-        if BATCH in accept:
+        form = preferred(accept, *_EVENT_FORMS)
+        if form == BATCH:
             return {b"content-type": BATCH.encode()}, orjson.dumps([event])
-        if _BINARY in accept and (headers := _headers(event)) is not None:
+        if form == _BINARY and (headers := _headers(event)) is not None:
             return headers, orjson.dumps(event["data"])
         return {b"content-type": EVENT.encode()}, orjson.dumps(event)
     return {}, body

@@ -55,12 +55,6 @@ Lines = Callable[[Sequence[Row]], Awaitable[bytes]]
 """Renders the rows of a page, one a line."""
 
 
-def wants_lines(accept: str | None) -> bool:
-    """Return whether a client asks for NDJSON, by its `Accept` header."""
-    offers = (accept or "").split(",")
-    return any(offer.partition(";")[0].strip().lower() == NDJSON for offer in offers)
-
-
 async def lines_of(rows: Sequence[PlainRow], intake: Intake) -> bytes:
     """Render rows as lines, the documents being those of `render.event_json`.
 

@@ -17,12 +17,14 @@ from kernel.positions import Position
 from schemas.json_values import shown
 from schemas.records import RecordedEvent
 from service.bodies import parse_json
+from service.cloudevents_reads import PAGE_FORMS
 from service.conditions import query_of
 from service.connections import connection_of
 from service.feed_channels import FeedKind
 from service.feed_messages import LINES, SSE, Chunk
 from service.feeds import FeedResponse
 from service.http import category_header, read_body
+from service.media_types import preferred
 from service.models import json_body
 from service.ndjson import (
     NDJSON,
@@ -32,7 +34,6 @@ from service.ndjson import (
     lines_of,
     stream_lines,
     upcast_lines,
-    wants_lines,
 )
 from service.render import EventData, dump, event_fragments, event_json
 from service.requests import runtime_of
@@ -75,7 +76,7 @@ async def read_stream(
     """
     runtime = runtime_of(request)
     opened = runtime.opened
-    if wants_lines(accept):
+    if _wants_lines(accept):
         return await _stream_lines(runtime, stream, from_version, direction, limit, upcast)
     page = await opened.store.read_stream(
         stream, from_version=from_version, direction=direction, limit=page_size(runtime, limit)
@@ -177,7 +178,7 @@ async def read_events(
     filter_ = EventFilter(
         category=category, type=type, stream=stream, stream_prefix=stream_prefix, tag=tag
     )
-    if wants_lines(accept):
+    if _wants_lines(accept):
         return await _event_lines(runtime, after, limit, filter_, upcast)
 
     async def read(after: int, limit: int) -> EventPage:
@@ -307,7 +308,7 @@ async def subscribe(
         category=category, type=type, stream=stream, stream_prefix=stream_prefix, tag=tag
     )
     start = await _start(opened, last_event_id if last_event_id is not None else after)
-    form = LINES if wants_lines(accept) else SSE
+    form = LINES if preferred(accept, NDJSON, SSE.media_type) == NDJSON else SSE
     kind = FeedKind(filter_=filter_, form=form, upcast=upcast)
     chunks = opened.feeds.chunks(kind, start, connection_of(request.scope))
     first = await anext(chunks, Chunk(body=b""))  # Refusals must come before the answer begins.
@@ -320,6 +321,10 @@ async def read_event(request: Request, event_id: UUID, upcast: Upcast = False) -
     opened = runtime_of(request).opened
     event = await opened.store.event(event_id)
     return Response(await event_json(event, _data(opened, upcast)), media_type=_JSON)
+
+
+def _wants_lines(accept: str | None) -> bool:
+    return preferred(accept, NDJSON, *PAGE_FORMS) == NDJSON
 
 
 def _check_head(after: int, head: int) -> None:
