@@ -22,6 +22,7 @@ from kernel.errors import InvalidRequest
 from schemas.json_text import dump, parse
 from schemas.json_values import shown
 from service.bodies import parse_json
+from service.limits import check_depth, too_deep
 from service.problems import refusal
 
 EVENT: Final = "application/cloudevents+json"
@@ -53,7 +54,7 @@ _SEQUENCE_DIGITS: Final = 19
 
 def append_body(headers: Mapping[bytes, bytes], stream: str, body: bytes, depth: int) -> bytes:
     """Return the body of an append: as it is, or made out of the CloudEvents that it holds."""
-    content_type = headers.get(b"content-type", b"")
+    content_type = headers.get(b"content-type", b"").lower()
     if content_type.startswith(b"application/cloudevents"):
         return _structured(content_type.decode("latin-1"), stream, body, depth)
     if b"ce-specversion" in headers or b"ce-id" in headers:
@@ -63,7 +64,7 @@ def append_body(headers: Mapping[bytes, bytes], stream: str, body: bytes, depth:
             if name.startswith(b"ce-")
         }
         _check_data_type(content_type.decode("latin-1"), "content-type")
-        event = _event(attributes | {"data": parse_json(body, depth)}, stream, "$")
+        event = _event(attributes | {"data": parse_json(body, depth)}, stream, "$", depth)
         return dump({"events": [event]})
     return body
 
@@ -116,17 +117,17 @@ def _own(kept: Mapping[str, Any]) -> dict[str, Any]:
 def _structured(content_type: str, stream: str, body: bytes, depth: int) -> bytes:
     media = content_type.partition(";")[0].strip()
     if media == EVENT:
-        return dump({"events": [_event(parse_json(body, depth), stream, "$")]})
+        return dump({"events": [_event(parse_json(body, depth), stream, "$", depth)]})
     if media == BATCH:
         batch = parse_json(body, depth)
         if not isinstance(batch, list):
             raise InvalidRequest("$: expected a list of CloudEvents")
-        events = [_event(each, stream, f"$[{index}]") for index, each in enumerate(batch)]
+        events = [_event(each, stream, f"$[{at}]", depth) for at, each in enumerate(batch)]
         return dump({"events": events})
     raise _unsupported(media, "content-type")
 
 
-def _event(attributes: Any, stream: str, place: str) -> dict[str, Any]:
+def _event(attributes: Any, stream: str, place: str, depth: int) -> dict[str, Any]:
     """Return a CloudEvent as an event of an append."""
     _check_attributes(attributes, place)
     kept: dict[str, Any] = {"source": attributes["source"]}
@@ -138,7 +139,7 @@ def _event(attributes: Any, stream: str, place: str) -> dict[str, Any]:
         kept["type"] = attributes["type"]
     if attributes.get("subject") not in (None, stream):
         kept["subject"] = attributes["subject"]
-    metadata = _metadata(attributes.get("metadata"), place)
+    metadata = _metadata(attributes.get("metadata"), place, depth)
     for name, value in attributes.items():
         if name in _TRACING:
             metadata[_TRACING[name]] = value
@@ -216,15 +217,20 @@ def _type(type_: str, category: str, place: str) -> str:
     )
 
 
-def _metadata(text: object, place: str) -> dict[str, Any]:
+def _metadata(text: object, place: str, depth: int) -> dict[str, Any]:
     if text is None:
         return {}
+    body = text.encode() if isinstance(text, str) else b""
     try:
-        metadata = parse(text.encode()) if isinstance(text, str) else None
+        metadata = parse(body)
+    except RecursionError:
+        raise too_deep(depth) from None
     except orjson.JSONDecodeError:
         metadata = None
     if not isinstance(metadata, dict):
         raise InvalidRequest(f"{place}.metadata: expected a JSON object as text")
+    # It is written out again before the request is measured, which fails beyond some depth.
+    check_depth(metadata, body, depth)
     return metadata
 
 

@@ -214,6 +214,37 @@ def test_attributes_too_large_for_headers_go_out_in_structured_mode(http: httpx.
     assert answer.json()["note"] == "x" * 10_000
 
 
+def test_types_may_be_in_any_case_and_have_weights(http: httpx.Client) -> None:
+    assert post(http, cloud_event(), media="Application/CloudEvents+JSON").status_code == 201
+    batch = [cloud_event(id="b-1")]
+    assert post(http, batch, media="APPLICATION/CLOUDEVENTS-BATCH+JSON").status_code == 201
+    path = f"/v1/events/{stored(http)[0]['id']}"
+    for of, accept, given in (
+        (path, EVENT.upper(), EVENT),
+        (path, f"{EVENT};q=0, application/json", "application/json"),
+        (path, f"{EVENT};q=0.4, application/json;q=0.5", "application/json"),
+        (path, f"{EVENT};q=0.4, {BATCH};q=0.5", BATCH),
+        (path, f"{BATCH};q=0.1, {EVENT}", EVENT),
+        ("/v1/events", f"{EVENT}, application/json;q=0.5", BATCH),
+        ("/v1/events", f"application/x-ndjson;q=0.5, {EVENT}", BATCH),
+        ("/v1/events", f"application/x-ndjson, {EVENT};q=0.5", "application/x-ndjson"),
+        ("/v1/events", "application/x-ndjson;q=0.5, */*", "application/json"),
+    ):
+        answer = http.get(of, headers={"accept": accept})
+        assert answer.headers["content-type"].partition(";")[0] == given, (of, accept)
+    # A list may stand on several lines.
+    lines = [("accept", "application/json;q=0.5"), ("accept", EVENT)]
+    assert http.get(path, headers=lines).headers["content-type"] == EVENT
+
+
+@pytest.mark.parametrize("depth", [65, 300, 900])
+def test_metadata_nest_no_deeper_than_a_body_may(refusing: httpx.Client, depth: int) -> None:
+    deep = '{"a":' * depth + "1" + "}" * depth
+    answer = post(refusing, cloud_event(metadata=deep))
+    assert (answer.status_code, answer.json()["type"]) == (422, "invalid-request")
+    assert "nested deeper than 64" in answer.json()["detail"]
+
+
 def test_lists_are_given_as_batches(http: httpx.Client) -> None:
     post(http, [cloud_event(id=str(n)) for n in range(3)], media=BATCH)
     answer = http.get("/v1/streams/order-1?limit=2", headers={"accept": BATCH})
