@@ -30,7 +30,7 @@ from service import (
 from service.edge import Edge
 from service.openapi import completed
 from service.parameters import known_parameters
-from service.problems import CONTENT_TYPE, HttpRefusal, problem_of, refusal
+from service.problems import CONTENT_TYPE, HttpRefusal, Problem, problem_of, refusal
 from service.requests import runtime_of
 from service.runtime import Runtime
 
@@ -85,8 +85,9 @@ def build(runtime: Runtime) -> Edge:
     for router, tag in _ROUTERS:
         app.include_router(router, tags=[tag], dependencies=[Depends(known_parameters)])
     app.include_router(pages.router)
-    for kind in (PenstockError, HttpRefusal, HTTPException, RequestValidationError, Exception):
+    for kind in (PenstockError, HttpRefusal, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, _answer)
+    app.add_exception_handler(Exception, _failed)
     app.add_exception_handler(ClientDisconnect, _unanswered)
     return Edge(app, runtime)
 
@@ -94,6 +95,15 @@ def build(runtime: Runtime) -> Edge:
 async def _answer(request: Request, error: Exception) -> Response:
     problem = problem_of(_translated(error))
     runtime_of(request).metrics.refusals.labels(problem.type).inc()
+    return _told(problem)
+
+
+async def _failed(_request: Request, error: Exception) -> Response:
+    """Answer what is a fault of ours; it goes on to the edge, which counts and logs it."""
+    return _told(problem_of(error))
+
+
+def _told(problem: Problem) -> Response:
     headers = dict(problem.headers) | {"content-type": CONTENT_TYPE}
     return Response(problem.body(), status_code=problem.status, headers=headers)
 

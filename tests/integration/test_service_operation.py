@@ -15,6 +15,7 @@ import pytest
 
 from eventstore.postgres import connect
 from eventstore.postgres.connect import Connection, Pool
+from service import reads
 from tests.support.services.http import free_port, service_in_thread
 from tests.support.services.waiting import until
 from tests.support.store.postgres import Cluster
@@ -183,6 +184,22 @@ def test_metrics_count_what_happened(postgres_dsn: str) -> None:
         'penstock_refusals_total{type="not-found"} 1.0',
     ):
         assert line in lines
+
+
+def test_a_fault_of_ours_is_counted_once(
+    postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object) -> int:
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(reads, "page_size", failing)
+    with service_in_thread(postgres_dsn) as http:
+        answer = http.get("/v1/events")
+        assert (answer.status_code, answer.json()["type"]) == (500, "internal")
+        assert answer.headers["content-type"] == "application/problem+json"
+        # Not by the same connection: what fails unforeseen ends it.
+        metrics = httpx.get(f"{http.base_url}/metrics", verify=False).text
+        assert 'penstock_refusals_total{type="internal"} 1.0' in metrics.splitlines()
 
 
 def test_a_snapshot_that_stays_open_is_seen_and_named(postgres_dsn: str) -> None:
