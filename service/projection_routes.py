@@ -142,7 +142,7 @@ async def follow_changes(
     epoch changed nothing. `Last-Event-ID` beats `after`.
     """
     runtime = runtime_of(request)
-    feed = ChangeFeed(runtime, projection, last_event_id if last_event_id is not None else after)
+    feed = ChangeFeed(runtime, projection, last_event_id or after)
     chunks = feed.chunks()
     first = await anext(chunks, Chunk(body=b""))  # Refusals must come before the answer begins.
     return FeedResponse(runtime, SSE, chunks, first, first.farewell)

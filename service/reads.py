@@ -307,7 +307,7 @@ async def subscribe(
     filter_ = EventFilter(
         category=category, type=type, stream=stream, stream_prefix=stream_prefix, tag=tag
     )
-    start = await _start(opened, last_event_id if last_event_id is not None else after)
+    start = await _start(opened, last_event_id or after)
     form = LINES if preferred(accept, NDJSON, SSE.media_type) == NDJSON else SSE
     kind = FeedKind(filter_=filter_, form=form, upcast=upcast)
     chunks = opened.feeds.chunks(kind, start, connection_of(request.scope))

@@ -179,7 +179,7 @@ def test_a_reader_waits_for_what_it_wrote(served: Served) -> None:
     answers: list[httpx.Response] = []
 
     def ask() -> None:
-        prefer = {"prefer": "respond-async, wait=20"}
+        prefer = [("prefer", "respond-async"), ("prefer", "wait=20")]
         answers.append(served.http.get(f"{REPORT}/rows", params=asked, headers=prefer))
 
     waiting = threading.Thread(target=ask)
@@ -236,6 +236,10 @@ def test_the_feed_tells_each_change_and_can_be_resumed(served: Served) -> None:
             again.until("caught-up")
             assert "reset" not in again.heard
             assert again.rows == wanted | {5: {"id": 5, "word": "five"}}
+    with following(served, last_id="", after=whole) as again:
+        again.rows = dict(wanted)
+        again.until("caught-up")
+        assert "reset" not in again.heard
     with following(served, last_id=broken_off) as again:
         again.rows = {1: {"id": 1, "word": "one"}}
         again.until("caught-up")

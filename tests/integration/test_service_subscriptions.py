@@ -83,6 +83,12 @@ def test_last_event_id_beats_after(http: httpx.Client) -> None:
         assert upto(feed, "caught-up") == [("", 4), ("caught-up", 4)]
 
 
+def test_an_empty_last_event_id_is_none(http: httpx.Client) -> None:
+    append(http, "order-1", 4)
+    with subscribed(http, {"last-event-id": ""}, after=3) as feed:
+        assert upto(feed, "caught-up") == [("", 4), ("caught-up", 4)]
+
+
 def test_after_end_starts_live(http: httpx.Client) -> None:
     append(http, "order-1", 4)
     with subscribed(http, after="end") as feed:
