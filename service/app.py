@@ -8,6 +8,7 @@ from typing import Any
 
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
@@ -28,7 +29,8 @@ from service import (
     subscription_routes,
 )
 from service.edge import Edge
-from service.openapi import completed
+from service.head_requests import takes_head
+from service.openapi import APPEND_PATHS, completed
 from service.parameters import known_parameters
 from service.problems import CONTENT_TYPE, HttpRefusal, Problem, problem_of, refusal
 from service.requests import runtime_of
@@ -48,6 +50,12 @@ _ROUTERS = (
     (lake_routes.router, "lake"),
     (health.router, "operation"),
 )
+_ROUTES = [
+    route
+    for router in (pages.router, *(router for router, _ in _ROUTERS))
+    for route in router.routes
+    if isinstance(route, APIRoute)
+]
 
 
 class Application(FastAPI):
@@ -93,7 +101,7 @@ def build(runtime: Runtime) -> Edge:
 
 
 async def _answer(request: Request, error: Exception) -> Response:
-    problem = problem_of(_translated(error))
+    problem = problem_of(_translated(request, error))
     runtime_of(request).metrics.refusals.labels(problem.type).inc()
     return _told(problem)
 
@@ -113,8 +121,26 @@ async def _unanswered(_request: Request, _error: Exception) -> Response:
     return Response(status_code=400)
 
 
-def _translated(error: Exception) -> Exception:
+def _unrouted(path: str, error: HTTPException) -> HTTPException:
+    """Return the error of a request without a route, by all that its path takes.
+
+    The framework looks at one route alone, and not at the edge.
+    """
+    found = [route for route in _ROUTES if route.path_regex.match(path)]
+    methods = {method for route in found for method in route.methods or ()}
+    if {path, *(route.path for route in found)} & APPEND_PATHS.keys():
+        methods.add("POST")
+    if not methods:
+        return error
+    if "GET" in methods and takes_head(path):
+        methods.add("HEAD")
+    return HTTPException(405, headers={"allow": ", ".join(sorted(methods))})
+
+
+def _translated(request: Request, error: Exception) -> Exception:
     """Turn the framework's own errors into ours."""
+    if isinstance(error, HTTPException) and error.status_code in (404, 405):
+        error = _unrouted(request.scope["path"], error)
     match error:
         case RequestValidationError():
             return InvalidRequest(complaint_of(error.errors()))

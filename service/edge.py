@@ -18,6 +18,7 @@ from service.appends import (
     append_to_streams,
 )
 from service.cloudevents_reads import answer_cloud_events, wants_cloud_events
+from service.head_requests import head_alone, takes_head
 from service.http import Answer, Receive, Scope, Send, problem_answer, respond
 from service.problems import problem_of
 from service.runtime import Runtime
@@ -80,6 +81,8 @@ class Edge:
             if path == APPEND_PATH:
                 await append_to_streams(self.runtime, scope, receive, send)
                 return
+        if scope["method"] == "HEAD" and takes_head(scope["path"]):
+            scope, send = {**scope, "method": "GET"}, head_alone(send)
         if wants_cloud_events(scope):
             await answer_cloud_events(self._inner, self.runtime, scope, receive, send)
             return

@@ -241,6 +241,53 @@ def test_a_path_with_a_slash_too_many_is_told_so(http: httpx.Client, path: str) 
     assert "path" in answer.json()["detail"]
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("PATCH", "/v1/streams/order-1", "DELETE, GET, HEAD, POST"),
+        ("GET", "/v1/append", "POST"),
+        ("HEAD", "/v1/append", "POST"),
+        ("DELETE", "/v1/import", "POST"),
+        ("POST", "/v1/streams/order-1/metadata", "GET, HEAD, PUT"),
+        ("HEAD", "/v1/events/subscribe", "GET"),
+        ("HEAD", "/v1/projections/report/changes", "GET"),
+        ("HEAD", "/v1/subscriptions/shop/next", "GET"),
+        ("POST", "/docs", "GET, HEAD"),
+        ("POST", "/openapi.json", "GET, HEAD"),
+    ],
+)
+def test_a_path_names_all_methods_that_it_takes(
+    http: httpx.Client, method: str, path: str, allowed: str
+) -> None:
+    answer = http.request(method, path)
+    assert answer.status_code == 405
+    assert ", ".join(sorted(answer.headers["allow"].split(", "))) == allowed
+    if method != "HEAD":
+        assert answer.json()["type"] == "method-not-allowed"
+
+
+def test_a_head_is_that_of_the_answer_to_get(http: httpx.Client) -> None:
+    assert http.post("/v1/streams/order-1", json=EVENT).is_success
+    event = http.get("/v1/events", params={"limit": 1}).json()["events"][0]["id"]
+    lines, cloud = "application/x-ndjson", "application/cloudevents+json"
+    for path, accept in (
+        ("/v1/streams/order-1", "*/*"),
+        ("/v1/streams/order-1", lines),
+        ("/v1/streams/order-none", "*/*"),
+        (f"/v1/events/{event}", "*/*"),
+        (f"/v1/events/{event}", cloud),
+        ("/v1/events?after=999999", lines),
+        ("/health/live", "*/*"),
+        ("/docs", "*/*"),
+        ("/nothing", "*/*"),
+    ):
+        told = [http.request(m, path, headers={"accept": accept}) for m in ("GET", "HEAD")]
+        whole, head = told
+        assert (head.status_code, head.content) == (whole.status_code, b""), path
+        for name in ("etag", "content-type", "content-length", "penstock-category"):
+            assert head.headers.get(name) == whole.headers.get(name), (path, name)
+
+
 def test_no_depth_of_a_body_is_an_error_of_ours(http: httpx.Client) -> None:
     deep = b'{"a":' * 900 + b"1" + b"}" * 900
     for method, path in INTAKE:
