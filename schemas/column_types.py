@@ -113,9 +113,15 @@ def column_type(avro: Any, named: dict[str, Any]) -> ColumnType:
     if name is not None:
         named[name] = avro
         named.setdefault(str(avro["name"]), avro)
-    meaning = avro.get("connect.name") or avro.get("logicalType")
+    meaning = avro.get("connect.name") or _logical_type(avro)
     semantic = _SEMANTIC.get(meaning) if meaning else None
     return semantic(avro) if semantic is not None else _structural(avro, named)
+
+
+def _logical_type(avro: Mapping[str, Any]) -> str | None:
+    """Return the logical type; None on another type than its own, where it means nothing."""
+    meaning = avro.get("logicalType")
+    return meaning if avro.get("type") in _BASES.get(str(meaning), ()) else None
 
 
 def opened(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -349,6 +355,18 @@ def _bits(avro: Mapping[str, Any]) -> ColumnType:
     fixed = length if source is None or source.name == "BIT" else None
     return ColumnType(pa.string(), lambda value: debezium.bits_text(value, fixed))
 
+
+_BASES: Mapping[str, tuple[str, ...]] = {
+    "date": ("int",),
+    "time-millis": ("int",),
+    "time-micros": ("long",),
+    "timestamp-millis": ("long",),
+    "timestamp-micros": ("long",),
+    "local-timestamp-millis": ("long",),
+    "local-timestamp-micros": ("long",),
+    "decimal": ("bytes", "fixed"),
+}
+"""What each logical type is a meaning of, as in `json_values.logical_converter`."""
 
 _SEMANTIC: Mapping[str, Callable[[Mapping[str, Any]], ColumnType]] = {
     "date": _date,
