@@ -56,7 +56,7 @@ def columns_of(
     columns: list[pa.Array] = []
     marks: dict[str, pa.Array] = {}
     for path, name, kind in zip(wanted, fields.values(), types, strict=True):
-        raw, marked = found[path], _marked(found[path])
+        raw, marked = found[path], _marked(found[path]) if prefix else None
         if marked is not None:
             if kind.source is not None and kind.source.is_array:
                 return None  # Its text in `_exact` is left alone as well.

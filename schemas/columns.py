@@ -142,12 +142,14 @@ def decode_rows(
     else:
         parser = _parser(schema_json, part)
         rows = [None if item is None else _read(item, parser)[part] for item in framed]
-    unchanged = _take_unchanged(framed, rows, names)
+    # Only a captured row has the mark: elsewhere a text that is equal to it is that text.
+    image = part in ("before", "after")
+    unchanged = _take_unchanged(framed, rows, names) if image else None
     columns, exact = _columns(shape, rows)
     present = pa.array([row is not None for row in rows], pa.bool_())
     # A record may have no columns at all: then this one says how many rows there are.
     table = pa.Table.from_arrays([*columns, present], schema=_with_present(shape))
-    if part in ("before", "after"):
+    if image:
         table = with_exact(table, _kept_exact(shape, unchanged, exact, len(rows)))
     left = None if unchanged is None else pa.array(unchanged, pa.list_(pa.string()))
     return _with_left(table, left)

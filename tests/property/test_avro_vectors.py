@@ -8,12 +8,15 @@ from typing import Any
 
 import fastavro
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.avro_vectors import Path, read_columns
 from schemas.column_vectors import FEW
 from schemas.columns import PRESENT, decode_rows
+from schemas.debezium import PLACEHOLDER
+from schemas.json_codec import JsonCodec
 from schemas.wire import frame
 
 LEAVES: dict[str, st.SearchStrategy[Any]] = {
@@ -147,3 +150,23 @@ def test_rows_are_the_same_whether_many_or_few(
         .drop_columns([PRESENT])
         .equals(few.drop_columns([PRESENT]))
     )
+
+
+def record_of(schema: Any, row: dict[str, Any]) -> tuple[str, bytes]:
+    """Return the text of a schema, and a record of it."""
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(json.loads(json.dumps(schema))), row)
+    return json.dumps(schema), frame(7, out.getvalue())
+
+
+@pytest.mark.parametrize("count", [1, FEW + 2], ids=["row by row", "side by side"])
+@pytest.mark.parametrize("mark", [PLACEHOLDER, PLACEHOLDER.encode()])
+def test_a_value_like_the_mark_of_captured_rows_is_itself_elsewhere(
+    mark: str | bytes, count: int
+) -> None:
+    kind = "string" if isinstance(mark, str) else "bytes"
+    schema = {"type": "record", "name": "T", "fields": [{"name": "v", "type": kind}]}
+    text, framed = record_of(schema, {"v": mark})
+    for rows in (decode_rows([framed] * count, text, part) for part in ("event", "self")):
+        assert rows.schema.names == ["v", PRESENT]
+        assert rows["v"].to_pylist() == [mark] * count
