@@ -128,6 +128,8 @@ class _Comparison:
         if kind != written:
             if written not in _PROMOTES.get(kind, ()):
                 self._say(path, f"{written} cannot be read as {kind}")
+            else:
+                self._compare_logical(reader, writer, path)
             return
         self._compare_alike(kind, reader, writer, path)
 

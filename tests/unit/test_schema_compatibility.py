@@ -27,6 +27,8 @@ def fixed(size: int) -> dict[str, object]:
 
 MICROS = {"type": "long", "logicalType": "timestamp-micros"}
 MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
+DATE = {"type": "int", "logicalType": "date"}
+DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
 NODE = record(field(["null", "Node"], "next"), field("long"), name="Node")
 WIDER_NODE = record(field(["null", "Node"], "next"), field("double"), name="Node")
 
@@ -73,6 +75,10 @@ def test_readable(writer: object, reader: object) -> None:
         (record(field(fixed(4))), record(field(fixed(8))), "$.v: fixed size 4 became 8"),
         (record(field(MILLIS)), record(field(MICROS)), "$.v: logical type"),
         (record(field("long")), record(field(MICROS)), "$.v: logical type none became"),
+        (record(field("int")), record(field(MILLIS)), "$.v: logical type none became"),
+        (record(field(DATE)), record(field("long")), "$.v: logical type ('date', None, None)"),
+        (record(field(DATE)), record(field(["null", "double"])), "$.v: int is in no branch"),
+        (record(field(DECIMAL)), record(field("string")), "$.v: logical type ('decimal', 9, 2)"),
         (
             record(field({"type": "array", "items": "long"})),
             record(field({"type": "array", "items": "int"})),
