@@ -125,11 +125,10 @@ def _reader(avro: Any, named: dict[str, Any]) -> Reader:
     kind = avro["type"]
     match kind:
         case "record":
-            names = (avro["name"], f"{avro.get('namespace', '')}.{avro['name']}")
             # A record within itself has no end: within it, its name stands for nothing.
-            named.update(dict.fromkeys(names))
+            named[avro["name"]] = None
             fields = [(f["name"], _reader(f["type"], named)) for f in avro["fields"]]
-            named.update(dict.fromkeys(names, avro))
+            named[avro["name"]] = avro
             return _record(fields)
         case "enum":
             named[avro["name"]] = avro

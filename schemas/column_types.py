@@ -101,7 +101,7 @@ class ColumnType:
 
 
 def column_type(avro: Any, named: dict[str, Any]) -> ColumnType:
-    """Map an Avro type. `named` collects the record and enum definitions met so far.
+    """Map an Avro type. `named` collects the definitions met so far, by their full names.
 
     Raises `SchemaViolation` for what is not Avro.
     """
@@ -112,7 +112,6 @@ def column_type(avro: Any, named: dict[str, Any]) -> ColumnType:
     name = full_name(avro)
     if name is not None:
         named[name] = avro
-        named.setdefault(str(avro["name"]), avro)
     meaning = avro.get("connect.name") or _logical_type(avro)
     semantic = _SEMANTIC.get(meaning) if meaning else None
     return semantic(avro) if semantic is not None else _structural(avro, named)
@@ -126,7 +125,8 @@ def _logical_type(avro: Mapping[str, Any]) -> str | None:
 
 def opened(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the names known where a record's own fields begin: the record's, as open."""
-    return {str(name): _OPEN for name in (full_name(record), record.get("name")) if name}
+    name = full_name(record)
+    return {} if name is None else {name: _OPEN}
 
 
 def full_name(avro: Mapping[str, Any]) -> str | None:
@@ -139,8 +139,7 @@ def full_name(avro: Mapping[str, Any]) -> str | None:
 
 def _reference(name: str, named: dict[str, Any]) -> ColumnType:
     """Read a type that was defined before. A record within itself has no end of columns: text."""
-    simple = name.rpartition(".")[2]
-    found = named.get(name, named.get(simple))
+    found = named.get(name)
     if found is None:
         raise SchemaViolation(f"Avro type {name!r} is not defined in the schema")
     if found is _OPEN:

@@ -170,3 +170,37 @@ def test_a_value_like_the_mark_of_captured_rows_is_itself_elsewhere(
     for rows in (decode_rows([framed] * count, text, part) for part in ("event", "self")):
         assert rows.schema.names == ["v", PRESENT]
         assert rows["v"].to_pylist() == [mark] * count
+
+
+def status(namespace: str, *symbols: str) -> dict[str, object]:
+    return {"type": "enum", "name": "Status", "namespace": namespace, "symbols": list(symbols)}
+
+
+def box(namespace: str, field: str, type_: str) -> dict[str, object]:
+    fields = [{"name": field, "type": type_}]
+    return {"type": "record", "name": "Box", "namespace": namespace, "fields": fields}
+
+
+ENUMS = (status("a", "OPEN", "SHUT"), status("b", "RED", "BLUE"))
+BOXES = (box("b", "t", "string"), box("a", "n", "long"))
+
+
+@pytest.mark.parametrize("count", [1, FEW + 2], ids=["row by row", "side by side"])
+@pytest.mark.parametrize(
+    ("types", "values"),
+    [
+        ((*ENUMS, "Status"), ("SHUT", "BLUE", "SHUT")),
+        ((*ENUMS, "b.Status", "a.Status"), ("SHUT", "BLUE", "RED", "OPEN")),
+        ((*BOXES, "Box", "b.Box"), ({"t": "x"}, {"n": 1}, {"n": 2}, {"t": "y"})),
+    ],
+)
+def test_types_of_one_name_are_told_apart_by_their_namespaces(
+    types: tuple[object, ...], values: tuple[object, ...], count: int
+) -> None:
+    fields = [{"name": f"f{i}", "type": type_} for i, type_ in enumerate(types)]
+    row = {f"f{i}": value for i, value in enumerate(values)}
+    schema = {"type": "record", "name": "T", "namespace": "a", "fields": fields}
+    text, framed = record_of(schema, row)
+    assert JsonCodec(text).decode(framed[5:]) == row
+    rows = decode_rows([framed] * count, text, "event").drop_columns([PRESENT])
+    assert rows.to_pylist() == [row] * count
