@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kernel.errors import Incompatible
-from schemas.widening import common_type
+from schemas.widening import calls, common_type
 
 R = TypeVar("R", pa.Table, pa.RecordBatch)
 Leaf = Callable[[pa.DataType, pa.DataType], pa.DataType]
@@ -31,6 +31,28 @@ def as_spelled(rows: R, names: Iterable[str]) -> R:
     """Give columns the letter case in which a table, or whoever asks, has them."""
     known = {name.lower(): name for name in names}
     return rows.rename_columns([known.get(name.lower(), name) for name in rows.schema.names])
+
+
+def as_spelled_within(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Give the fields of objects in a column the letter case in which a type has them."""
+    own = _spelled(column.type, kind)
+    if own == column.type:
+        return column
+    # A cast goes by the names, and would take a field of another spelling for one that lacks.
+    return pa.chunked_array([chunk.view(own) for chunk in column.chunks], own)
+
+
+def _spelled(own: pa.DataType, kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(own) and pa.types.is_struct(kind):
+        called = calls(kind)
+        kinds = {item.name: item.type for item in kind}
+        fields = [(called(item.name), item.type) for item in own]
+        return pa.struct([(name, _spelled(part, kinds.get(name, part))) for name, part in fields])
+    if pa.types.is_list(own) and pa.types.is_list(kind):
+        return pa.list_(_spelled(own.value_type, kind.value_type))
+    if pa.types.is_map(own) and pa.types.is_map(kind):
+        return pa.map_(own.key_type, _spelled(own.item_type, kind.item_type))
+    return own
 
 
 def as_stored(stored: pa.Schema, rows: pa.Table, where: str) -> pa.Table:

@@ -5,6 +5,7 @@ Only those are followed by themselves; after any other one the table is read aga
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pyarrow as pa
@@ -92,13 +93,23 @@ def event_type(old: pa.DataType, new: pa.DataType) -> pa.DataType | None:
 
 
 def _merged(old: pa.DataType, new: pa.DataType) -> pa.DataType | None:
+    """Put the fields of two objects together. Engines read names without letter case."""
     kinds: dict[str, pa.DataType] = {item.name: item.type for item in old}
+    called = calls(old)
     for item in new:
-        kind = event_type(kinds.get(item.name, item.type), item.type)
+        name = called(item.name)
+        kind = event_type(kinds.get(name, item.type), item.type)
         if kind is None:
             return None
-        kinds[item.name] = kind
+        kinds[name] = kind
     return pa.struct(list(kinds.items()))
+
+
+def calls(record: pa.DataType) -> Callable[[str], str]:
+    """Return what says how an object's type spells a field: the name itself where it has none."""
+    names = [item.name for item in record]
+    spelled = {name.lower(): name for name in reversed(names)} | {name: name for name in names}
+    return lambda name: spelled.get(name, spelled.get(name.lower(), name))
 
 
 def _item(old: SourceColumn, new: SourceColumn) -> pa.DataType | None:

@@ -15,7 +15,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from kernel import failpoints
 from kernel.positions import Epoch
 from lake.datasets import dataset_of, schema_of
-from lake.exactness import as_spelled
+from lake.exactness import as_spelled, as_spelled_within
 from lake.guarded_commits import committing, guarded
 from lake.table_settings import TABLE_SETTINGS
 from lake.tables import Tables
@@ -72,7 +72,7 @@ def _fitted(stored: pa.Schema, rows: pa.Table, widen: Widen) -> tuple[list[Step]
         if kind != known:
             steps.append(Retyped(item.name, kind))
         if kind != item.type:
-            column = rows[item.name].cast(options=read_as(kind))
+            column = as_spelled_within(rows[item.name], kind).cast(options=read_as(kind))
             rows = rows.set_column(place, pa.field(item.name, kind), column)
     return steps, rows
 
