@@ -95,6 +95,8 @@ def test_rows_are_read_by_key_and_all_of_them(service: RealService | FakeService
     assert report.row({"id": 4}).row == {"id": 4, "word": "w4"}
     assert report.row(9).row is None
     assert [row["id"] for row in report.rows()] == [0, 1, 2, 3, 4]
+    none = report.page(keys=[])
+    assert (none.rows, none.next_after, none.epoch) == ((), None, first.epoch)
     page = report.page(limit=2)
     assert ([row["id"] for row in page.rows], page.key) == ([0, 1], ("id",))
     assert [row["id"] for row in report.page(after=page.next_after, limit=9).rows] == [2, 3, 4]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from penstock_client._async.connection import AsyncConnection
@@ -63,10 +64,13 @@ class AsyncProjection:
         epoch: int | None = None,
     ) -> RowPage:
         """Return the rows of keys, those that there are, or the next page behind `after`."""
+        wanted = None if keys is None else [key_text(key) for key in keys]
+        # Of no keys there are no rows: who names none is answered with those of all.
+        of_none = wanted == []
         asked: dict[str, Any] = {
-            "key": None if keys is None else [key_text(key) for key in keys],
+            "key": wanted or None,
             "after": after,
-            "limit": limit,
+            "limit": 1 if of_none else limit,
             "after_position": after_position,
             "epoch": epoch,
         }
@@ -74,7 +78,7 @@ class AsyncProjection:
         headers = {"cache-control": "no-cache"}
         if wait_s:
             headers["prefer"] = f"wait={wait_s}"
-        return row_page_of(
+        page = row_page_of(
             await self._connection.call(
                 "GET",
                 f"{self._path}/rows",
@@ -83,6 +87,7 @@ class AsyncProjection:
                 longer_s=wait_s,
             )
         )
+        return replace(page, rows=(), next_after=None) if of_none else page
 
     async def rows(self, *, epoch: int | None = None) -> AsyncGenerator[Row, None]:
         """Iterate over all rows in the order of keys, all of one epoch: the given one, or now's.

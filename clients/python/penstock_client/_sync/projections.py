@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from penstock_client._sync.connection import Connection
@@ -62,10 +63,13 @@ class Projection:
         epoch: int | None = None,
     ) -> RowPage:
         """Return the rows of keys, those that there are, or the next page behind `after`."""
+        wanted = None if keys is None else [key_text(key) for key in keys]
+        # Of no keys there are no rows: who names none is answered with those of all.
+        of_none = wanted == []
         asked: dict[str, Any] = {
-            "key": None if keys is None else [key_text(key) for key in keys],
+            "key": wanted or None,
             "after": after,
-            "limit": limit,
+            "limit": 1 if of_none else limit,
             "after_position": after_position,
             "epoch": epoch,
         }
@@ -73,7 +77,7 @@ class Projection:
         headers = {"cache-control": "no-cache"}
         if wait_s:
             headers["prefer"] = f"wait={wait_s}"
-        return row_page_of(
+        page = row_page_of(
             self._connection.call(
                 "GET",
                 f"{self._path}/rows",
@@ -82,6 +86,7 @@ class Projection:
                 longer_s=wait_s,
             )
         )
+        return replace(page, rows=(), next_after=None) if of_none else page
 
     def rows(self, *, epoch: int | None = None) -> Generator[Row, None, None]:
         """Iterate over all rows in the order of keys, all of one epoch: the given one, or now's.
