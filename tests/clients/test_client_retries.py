@@ -19,7 +19,9 @@ from penstock_client import (
     PenstockError,
     Refused,
     Retry,
+    ServiceFault,
     StorageFull,
+    Unauthorized,
     Unavailable,
     VersionConflict,
 )
@@ -88,6 +90,28 @@ def test_a_try_that_was_turned_away_does_not_settle_an_earlier_one() -> None:
         assert caught.value.remedy
         assert client.append("order-1", events).last_position == 1
         assert client.head() == 1
+
+
+@pytest.mark.parametrize(
+    "later", [StorageFull("full"), Unauthorized("no token"), ServiceFault("broken")]
+)
+def test_a_try_that_was_refused_for_good_does_not_settle_an_earlier_one(
+    later: PenstockError,
+) -> None:
+    fake = FakePenstock()
+    events = [placed()]
+    with fake.client(retry=Retry(first_s=0, cap_s=0)) as client:
+        fake.fail_next(LOST, after_effect=True)
+        fake.fail_next(later)
+        with pytest.raises(OutcomeUnknown) as caught:
+            client.append("order-1", events)
+        assert type(caught.value.__cause__) is type(later)
+        assert client.append("order-1", events).last_position == 1
+        # What is told of the events themselves does.
+        fake.fail_next(LOST)
+        fake.fail_next(VersionConflict("moved"))
+        with pytest.raises(VersionConflict):
+            client.append("order-1", placed())
 
 
 def test_nobody_there_means_nothing_was_sent() -> None:

@@ -10,7 +10,15 @@ from typing import Any
 
 import httpx
 
-from penstock_client.errors import OutcomeUnknown, PenstockError, Unavailable, error_of
+from penstock_client.errors import (
+    OutcomeUnknown,
+    PenstockError,
+    ServiceFault,
+    StorageFull,
+    Unauthorized,
+    Unavailable,
+    error_of,
+)
 from penstock_client.retry import Retry
 from penstock_client.wire import dump, load
 
@@ -61,15 +69,13 @@ class Connection:
             try:
                 return self._once(request)
             except PenstockError as error:
-                if not error.worth_a_retry:
-                    raise
                 if isinstance(error, OutcomeUnknown):
                     in_doubt = error
                 failures += 1
-                if failures >= self.retry.attempts:
-                    if in_doubt is None or in_doubt is error:
-                        raise
+                if not error.worth_a_retry or failures >= self.retry.attempts:
                     # A later try that was turned away does not settle what became of an earlier.
+                    if in_doubt in (None, error) or not _turned_away(error):
+                        raise
                     raise in_doubt from error
                 self.pause(failures, error)
 
@@ -133,6 +139,12 @@ class Connection:
         if answer.is_success:
             return load(answer.content) if answer.content else None
         raise error_of(answer.status_code, answer.content, answer.headers)
+
+
+def _turned_away(error: PenstockError) -> bool:
+    """Return whether an answer says nothing of what the request asks for."""
+    known = isinstance(error, (StorageFull, Unauthorized)) or type(error) is ServiceFault
+    return known or error.worth_a_retry
 
 
 def _unreachable(error: httpx.TransportError) -> Unavailable:
