@@ -20,6 +20,9 @@ NOTICE = "# Written by generate_sync.py from {name}: edit that file.\n"
 RULES: tuple[tuple[str, str], ...] = (
     (r"The client for asyncio\. .*", 'The client without asyncio."""'),
     (r"\basyncio\.sleep\b", "time.sleep"),
+    # What breaks a wait off.
+    (r"\bfrom asyncio import CancelledError\n", ""),
+    (r"\bCancelledError\b", "KeyboardInterrupt"),
     (r"\bimport asyncio\b", "import time"),
     (r"\bAsyncGenerator\b", "Generator"),
     (r"\bGenerator\[([\w ]+(?:\| \w+)*), None\]", r"Generator[\1, None, None]"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -141,6 +142,88 @@ def test_a_subscription_gives_up_after_its_bound() -> None:
         fake.fail_next(DOWN, times=3)
         with client.subscribe() as feed, pytest.raises(Unavailable):
             next(feed)
+
+
+class Breaking(httpx.SyncByteStream):
+    """A feed that breaks behind what it says."""
+
+    def __init__(self, *said: bytes) -> None:
+        self._said = said
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self._said
+        raise httpx.ReadError("broken off")
+
+
+@pytest.mark.parametrize(
+    ("said", "opened"),
+    [((), 3), ((b": penstock\n\n",), 3), ((b": penstock\n\n", b": heartbeat\n\n"), 8)],
+)
+def test_feeds_that_break_once_they_are_open_are_bounded_too(
+    said: tuple[bytes, ...], opened: int
+) -> None:
+    """One that says more than that it is open begins the count anew."""
+    opens: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        opens.append(request)
+        pieces = said if len(opens) < 7 else ()
+        return httpx.Response(
+            200, stream=Breaking(*pieces), headers={"content-type": "text/event-stream"}
+        )
+
+    retry = Retry(reconnects=3, first_s=0, cap_s=0)
+    with (
+        Penstock("http://penstock", retry=retry, transport=httpx.MockTransport(answer)) as client,
+        client.subscribe() as feed,
+        pytest.raises(Unavailable),
+    ):
+        next(feed)
+    assert len(opens) == opened
+
+
+def test_a_feed_goes_on_after_a_wait_that_was_broken_off() -> None:
+    fake = FakePenstock()
+
+    async def body() -> None:
+        async with fake.async_client() as client:
+            feed = client.subscribe()
+            assert await anext(feed) == CaughtUp(position=0)
+            for position in (1, 2):
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(anext(feed), 0.05)
+                await client.append("order-1", placed())
+                event = await anext(feed)
+                assert (event.position, await anext(feed)) == (
+                    position,
+                    CaughtUp(position=position),
+                )
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(anext(feed), 0.05)
+            await feed.aclose()
+            with pytest.raises(StopAsyncIteration):
+                await anext(feed)
+
+    asyncio.run(body())
+
+
+def test_a_feed_goes_on_after_an_interrupt() -> None:
+    def interrupted() -> Iterator[bytes]:
+        yield b": penstock\n\n"
+        raise KeyboardInterrupt
+
+    said = [interrupted(), iter([b'event: caught-up\nid: 4\ndata: {"position": 4}\n\n'])]
+    headers = {"content-type": "text/event-stream"}
+    transport = httpx.MockTransport(
+        lambda _: httpx.Response(200, content=said.pop(0), headers=headers)
+    )
+    with (
+        Penstock("http://penstock", transport=transport) as client,
+        client.subscribe() as feed,
+    ):
+        with pytest.raises(KeyboardInterrupt):
+            next(feed)
+        assert next(feed) == CaughtUp(position=4)
 
 
 def test_a_long_read_goes_on_where_its_connection_broke(postgres_dsn: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from asyncio import CancelledError
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from types import TracebackType
@@ -37,7 +38,12 @@ class AsyncFeed(ABC, Generic[Item]):
         return self
 
     async def __anext__(self) -> Item:
-        return await self._feed.__anext__()
+        try:
+            return await self._feed.__anext__()
+        except CancelledError:
+            # What was broken off has ended; who waits anew goes on from the last place.
+            self._feed = self._items()
+            raise
 
     async def __aenter__(self) -> Self:
         return self
@@ -66,10 +72,14 @@ class AsyncFeed(ABC, Generic[Item]):
         failures = 0
         while True:
             error: PenstockError = Unavailable("the feed ended", remedy="It is opened again.")
+            opened = False
             try:
                 async with aclosing(self._messages()) as messages:
                     async for message in messages:
-                        failures = 0
+                        # The first sign of life says only that the feed was opened.
+                        if opened or message.data:
+                            failures = 0
+                        opened = True
                         item = self._item(message)
                         if item is not None:
                             yield item

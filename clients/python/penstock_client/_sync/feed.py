@@ -38,7 +38,12 @@ class Feed(ABC, Generic[Item]):
         return self
 
     def __next__(self) -> Item:
-        return self._feed.__next__()
+        try:
+            return self._feed.__next__()
+        except KeyboardInterrupt:
+            # What was broken off has ended; who waits anew goes on from the last place.
+            self._feed = self._items()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -67,10 +72,14 @@ class Feed(ABC, Generic[Item]):
         failures = 0
         while True:
             error: PenstockError = Unavailable("the feed ended", remedy="It is opened again.")
+            opened = False
             try:
                 with closing(self._messages()) as messages:
                     for message in messages:
-                        failures = 0
+                        # The first sign of life says only that the feed was opened.
+                        if opened or message.data:
+                            failures = 0
+                        opened = True
                         item = self._item(message)
                         if item is not None:
                             yield item
