@@ -48,6 +48,10 @@ def test_a_stream_shows_what_its_bounds_leave(run: Run) -> None:
         assert await versions(world) == [2, 3, 4, 5]
         with pytest.raises(Refused):
             await world.client.streams.set("order-1", truncate_before=1)
+        for bound in ({"max_count": 0}, {"max_count": -1}, {"max_age_s": 0}, {"max_age_s": 2**40}):
+            with pytest.raises(Refused):
+                await world.client.streams.set("order-1", **bound)
+        assert await versions(world) == [2, 3, 4, 5]
         everything = [event async for event in world.client.read_all(type="placed")]
         assert [event.version for event in everything] == [0, 1, 2, 3, 4, 5]
 

@@ -14,6 +14,7 @@ from penstock_client.testing.memory import METADATA_SUFFIX, Lifecycle, MemorySto
 from penstock_client.testing.requests import body_of, reply, whole
 
 _COUNTED = 1_000
+_MAX_BOUND = 2**31
 
 
 class MemoryStreams:
@@ -64,6 +65,10 @@ class MemoryStreams:
     def set(self, request: httpx.Request, stream: str) -> httpx.Response:
         """Hide events by age, number or version."""
         body = body_of(request)
+        for name in ("max_age_s", "max_count"):
+            bound = body.get(name)
+            if bound is not None and not (type(bound) is int and 0 < bound <= _MAX_BOUND):
+                raise Refused(f"{name}: {bound!r} is out of range")
         with self._store.lock:
             before, version = self._readable(stream)
             wanted = body.get("truncate_before")
