@@ -104,9 +104,11 @@ def lake_root(place: str | Path, *, base: Path | None = None) -> str:
     scheme, separator, rest = text.partition("://")
     if not separator:
         place = os.path.expanduser(text.removeprefix(f"{LOCAL}:"))
+        # With a slash behind the scheme it is a URI, else a path with a word in front.
+        place = unquote(place) if text.startswith(f"{LOCAL}:/") else place
         return str(((base or Path()) / place).resolve())
     if scheme == LOCAL:
-        return str(Path(unquote(urlsplit(text).path)).resolve())
+        return _of_this_machine(text)
     if scheme not in OBJECT_STORES:
         known = ", ".join(f"{each}://" for each in OBJECT_STORES)
         raise Misconfigured(
@@ -118,6 +120,17 @@ def lake_root(place: str | Path, *, base: Path | None = None) -> str:
             f"{text} names no bucket", remedy=f"Set lake.path to {scheme}://bucket/prefix."
         )
     return text.rstrip("/")
+
+
+def _of_this_machine(text: str) -> str:
+    """Return the folder of a `file://` URI. Raises `Misconfigured` where it names a host."""
+    uri = urlsplit(text)
+    if uri.netloc not in ("", "localhost"):
+        raise Misconfigured(
+            f"{text} names the host {uri.netloc!r}, and not a folder of this machine",
+            remedy=f"Set lake.path to {LOCAL}:///{uri.netloc}{uri.path}, or to a relative path.",
+        )
+    return str(Path(unquote(uri.path)).resolve())
 
 
 def _folder_of(name: str) -> str:

@@ -18,6 +18,10 @@ from lake.layout import Lake, lake_root
         ("/else/where", "/else/where"),
         ("file:lake", "/srv/lake"),
         ("file:///else/a%20b", "/else/a b"),
+        ("file://localhost/else/a%20b", "/else/a b"),
+        ("file:/else/a%20b", "/else/a b"),
+        ("file:a%20b", "/srv/a%20b"),
+        ("/else/a%20b", "/else/a%20b"),
         ("s3://bucket/prefix/", "s3://bucket/prefix"),
         ("s3://bucket", "s3://bucket"),
     ],
@@ -31,6 +35,12 @@ def test_a_scheme_that_nothing_here_writes_is_refused(place: str) -> None:
     with pytest.raises(Misconfigured, match="no lake can lie at") as refused:
         lake_root(place)
     assert "s3://" in refused.value.remedy
+
+
+def test_a_file_uri_that_names_a_host_is_refused() -> None:
+    with pytest.raises(Misconfigured, match="names the host 'data'") as refused:
+        lake_root("file://data/lake")
+    assert "file:///data/lake" in refused.value.remedy
 
 
 def test_a_store_without_a_bucket_is_refused() -> None:
