@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from kernel.errors import SchemaViolation
 from schemas import debezium
+from schemas.json_values import LOGICAL_BASES
 from schemas.lake_columns import lake_columns
 from schemas.pg_decimals import decimal_in
 from schemas.pg_exact import ExactReading
@@ -120,7 +121,7 @@ def column_type(avro: Any, named: dict[str, Any]) -> ColumnType:
 def _logical_type(avro: Mapping[str, Any]) -> str | None:
     """Return the logical type; None on another type than its own, where it means nothing."""
     meaning = avro.get("logicalType")
-    return meaning if avro.get("type") in _BASES.get(str(meaning), ()) else None
+    return meaning if avro.get("type") in LOGICAL_BASES.get(str(meaning), ()) else None
 
 
 def opened(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -153,7 +154,9 @@ def _union(branches: list[Any], named: dict[str, Any]) -> ColumnType:
         return ColumnType(pa.null())
     if len(rest) == 1:
         return column_type(rest[0], named)
-    return ColumnType(pa.string(), _json_text)
+    for branch in rest:
+        column_type(branch, named)  # What it defines may be referred to by later fields.
+    return ColumnType(pa.string(), _text_of_any)
 
 
 def _structural(avro: Mapping[str, Any], named: dict[str, Any]) -> ColumnType:
@@ -264,6 +267,11 @@ def _each_pair(convert: Convert | None) -> Convert:
     return lambda values: [(k, None if v is None else convert(v)) for k, v in values.items()]
 
 
+def _text_of_any(value: Any) -> str:
+    """Return a value of a union: a text is itself, as it was while the field was but text."""
+    return value if isinstance(value, str) else _json_text(value)
+
+
 def _json_text(value: Any) -> str:
     return json.dumps(value, default=_json_default, separators=(",", ":"))
 
@@ -354,18 +362,6 @@ def _bits(avro: Mapping[str, Any]) -> ColumnType:
     fixed = length if source is None or source.name == "BIT" else None
     return ColumnType(pa.string(), lambda value: debezium.bits_text(value, fixed))
 
-
-_BASES: Mapping[str, tuple[str, ...]] = {
-    "date": ("int",),
-    "time-millis": ("int",),
-    "time-micros": ("long",),
-    "timestamp-millis": ("long",),
-    "timestamp-micros": ("long",),
-    "local-timestamp-millis": ("long",),
-    "local-timestamp-micros": ("long",),
-    "decimal": ("bytes", "fixed"),
-}
-"""What each logical type is a meaning of, as in `json_values.logical_converter`."""
 
 _SEMANTIC: Mapping[str, Callable[[Mapping[str, Any]], ColumnType]] = {
     "date": _date,

@@ -174,6 +174,19 @@ SCALARS: Final[dict[str, Convert]] = {
 """Converters of the primitive types."""
 
 
+LOGICAL_BASES: Final[dict[str, tuple[str, ...]]] = {
+    "date": ("int",),
+    "time-millis": ("int",),
+    "time-micros": ("long",),
+    "timestamp-millis": ("long",),
+    "timestamp-micros": ("long",),
+    "local-timestamp-millis": ("long",),
+    "local-timestamp-micros": ("long",),
+    "decimal": ("bytes", "fixed"),
+}
+"""What each logical type is a meaning of; on another one it means nothing. A `uuid` stays text."""
+
+
 def logical_converter(schema: dict[str, Any]) -> Convert | None:
     """Return the converter of a logical type, None when the schema has none that is known.
 

@@ -204,3 +204,23 @@ def test_types_of_one_name_are_told_apart_by_their_namespaces(
     assert JsonCodec(text).decode(framed[5:]) == row
     rows = decode_rows([framed] * count, text, "event").drop_columns([PRESENT])
     assert rows.to_pylist() == [row] * count
+
+
+BOX = box("a", "n", "long")
+
+
+@pytest.mark.parametrize("count", [1, FEW + 2], ids=["row by row", "side by side"])
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [("x", "x"), ("7", "7"), (7, "7"), ({"n": 1}, '{"n":1}'), (None, None)],
+)
+def test_a_text_of_a_union_is_itself_and_all_else_is_json(
+    value: object, text: str | None, count: int
+) -> None:
+    """So that a field which was text before is the same text. Its types are known from there on."""
+    types = (["null", "long", "string", BOX], "a.Box")
+    fields = [{"name": f"f{i}", "type": type_} for i, type_ in enumerate(types)]
+    schema = {"type": "record", "name": "T", "fields": fields}
+    written, framed = record_of(schema, {"f0": value, "f1": {"n": 2}})
+    rows = decode_rows([framed] * count, written, "event").drop_columns([PRESENT])
+    assert rows.to_pylist() == [{"f0": text, "f1": {"n": 2}}] * count
