@@ -76,8 +76,8 @@ def wider_type(stored: pa.DataType, kind: pa.DataType) -> pa.DataType | None:
 def event_type(old: pa.DataType, new: pa.DataType) -> pa.DataType | None:
     """Return the type as which an event's field is read that was `old` and is `new`; None: neither.
 
-    As Avro reads it: a whole number among fractions becomes a double, an object has the fields of
-    both. What `common_type` gives is given here, too.
+    As Avro reads it: a whole number among fractions becomes a double, a text among bytes its bytes,
+    an object has the fields of both. What `common_type` gives is given here, too.
     """
     if pa.types.is_struct(old) and pa.types.is_struct(new):
         return _merged(old, new)
@@ -89,6 +89,8 @@ def event_type(old: pa.DataType, new: pa.DataType) -> pa.DataType | None:
         return None if item is None else pa.map_(pa.string(), item)
     if all(pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in (old, new)):
         return common_type(old, new) or pa.float64()
+    if {old, new} == {pa.string(), pa.binary()}:
+        return pa.binary()
     return common_type(old, new)
 
 

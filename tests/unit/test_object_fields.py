@@ -1,8 +1,9 @@
-"""Objects of events whose fields other versions of their schema spell otherwise."""
+"""Fields of events that other versions of their schema have otherwise."""
 
 from __future__ import annotations
 
 import pyarrow as pa
+from deltalake import write_deltalake
 
 from lake.layout import Lake
 from lake.tables import Tables
@@ -39,3 +40,16 @@ def test_a_field_of_an_object_keeps_the_letter_case_that_it_came_with(lake: Lake
     tables.ensure(path, first.schema)
     assert fit(tables, path, later.slice(1), event_type).to_pylist() == whole.to_pylist()[2:]
     assert fit(tables, path, later, event_type).to_pylist() == whole.to_pylist()[1:]
+
+
+def test_text_that_becomes_bytes_is_its_bytes(lake: Lake) -> None:
+    text, raw = pa.table({"v": ["ü", None]}), pa.table({"v": [b"\xff"]})
+    assert joined([text, raw], event_type)["v"].to_pylist() == ["ü".encode(), None, b"\xff"]
+    assert joined([raw, text], event_type)["v"].to_pylist() == [b"\xff", "ü".encode(), None]
+    path, tables = lake.path("typed/events.order.placed"), Tables()
+    tables.ensure(path, text.schema)
+    write_deltalake(path, text, mode="append")
+    tables.forget(path)
+    assert fit(tables, path, raw, event_type).to_pylist() == raw.to_pylist()
+    assert sorted(tables.read(path)["v"].to_pylist(), key=str) == [None, "ü".encode()]
+    assert fit(tables, path, text, event_type)["v"].to_pylist() == ["ü".encode(), None]
