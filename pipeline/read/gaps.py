@@ -54,12 +54,16 @@ class ReadStanding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaContents:
-    """What Kafka has: `[first, ends)` of each partition, and which topics these are."""
+    """What Kafka has: `[first, ends)` of each partition, and which topics these are.
+
+    Of those that are `silent` it tells nothing just now, each with why.
+    """
 
     first: Offsets
     ends: Offsets
     topics: Mapping[str, TopicId] = field(default_factory=dict)
     gone: Collection[str] = ()
+    silent: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +107,19 @@ def source_of(topic: str, prefix: str, owners: Mapping[str, str] = NOBODY) -> st
         return owners[topic]
     name = topic.removeprefix(prefix).partition(".")[0]
     return OUTBOX if name == EVENTS else name
+
+
+def silent_of(
+    silent: Mapping[str, str], prefix: str, owners: Mapping[str, str] = NOBODY
+) -> dict[str, Exception]:
+    """Return the sources of topics that Kafka tells nothing of just now, each with what says so."""
+    whys: dict[str, list[str]] = {}
+    for topic, why in sorted(silent.items()):
+        whys.setdefault(source_of(topic, prefix, owners), []).append(why)
+    return {
+        source: Unavailable(f"Kafka tells nothing of its topics: {'; '.join(each[:3])}")
+        for source, each in whys.items()
+    }
 
 
 def reason(gaps: Iterable[Gap]) -> str:
@@ -208,11 +225,15 @@ def kept_by(
     """Ask the broker for what it has of every topic that matches.
 
     The loss of a topic matters, unless it is that of a table that is captured no more: `captures`
-    has the captured tables of each source, `prefix` is the workspace's.
+    has the captured tables of each source, `prefix` is the workspace's. One of which the broker
+    tells nothing just now is noted as that: see `silent_of`.
     """
     partitions = topics.matching(pattern)
     # The client may list a deleted topic a while longer, without partitions.
     expected = [t for t in read.topics if re.fullmatch(pattern, t) and not partitions.get(t)]
+    silent = topics.silent({topic: partitions.get(topic, []) for topic in [*partitions, *expected]})
+    partitions = {topic: places for topic, places in partitions.items() if topic not in silent}
+    expected = [topic for topic in expected if topic not in silent]
     now = topics.ids([*partitions, *expected])
     return KafkaContents(
         first=topics.earliest(partitions),
@@ -223,6 +244,7 @@ def kept_by(
             for topic in expected
             if topic not in now and (topic in owners or _matters(topic, captures, prefix))
         ),
+        silent=silent,
     )
 
 
@@ -237,9 +259,14 @@ def look(
     *,
     bound: Bound | None = None,
 ) -> dict[str, list[Gap]]:
-    """Ask the broker for the gaps of every topic that matches; also of an epoch that is `bound`."""
+    """Ask the broker for the gaps of every topic that matches; also of an epoch that is `bound`.
+
+    Raises `Unavailable` where it tells nothing of one of them.
+    """
     read = standing_of(last, bound)
     kept = kept_by(topics, pattern, read, captures, prefix, owners)
+    for error in silent_of(kept.silent, prefix, owners).values():
+        raise error
     return gaps_of(next_offsets(read, skips_of(book), kept.topics), kept, prefix, owners)
 
 
@@ -288,13 +315,15 @@ def still_there(
 ) -> tuple[Offsets, dict[str, Exception]]:
     """Return the offsets at which what is left of a bound epoch can be read again.
 
-    Beside them the sources of which Kafka does not have the records any more, each with what says
-    so, until a recovery lets it skip: no offsets are of theirs. `owned` is what tells of a topic
-    whose it is: see `source_of`.
+    Beside them the sources of which Kafka does not have the records any more, until a recovery
+    lets it skip, or tells nothing just now, each with what says so: no offsets are of theirs.
+    `owned` is what tells of a topic whose it is: see `source_of`.
     """
-    now = topics.ids(bound.end)
+    silent = topics.silent({topic: [int(p) for p in at] for topic, at in bound.end.items()})
+    asked = bound.end.keys() - silent.keys()
+    now = topics.ids(asked)
     there = {topic: [int(p) for p in bound.end[topic]] for topic in now}
-    gone = bound.end.keys() - now.keys()
+    gone = asked - now.keys()
     kept = KafkaContents(
         first=topics.earliest(there), ends=bound.end, topics=now, gone=frozenset(gone)
     )
@@ -306,7 +335,7 @@ def still_there(
         # Of a topic that another took the place of nothing can be read, after a recovery.
         if start.topics.get(topic) == were.get(topic)
     }
-    gone_of: dict[str, Exception] = {}
+    gone_of = silent_of(silent, *owned)
     for source, lost in gaps_of(start, kept, *owned).items():
         for gap in lost:
             if gap.next < gap.end:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from concurrent.futures import wait
 
 from confluent_kafka import (
     IsolationLevel,
@@ -150,21 +151,68 @@ class KafkaTopics:
         """Return of each partition where readers of committed records come to its end."""
         return self._offsets(topics, OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
 
+    def silent(self, topics: Mapping[str, list[int]]) -> dict[str, str]:
+        """Return the topics of which the broker tells nothing just now, each with why.
+
+        It is asked with patience. Raises `Unavailable` where it does not answer at all.
+        """
+        told: dict[str, str] = {}
+
+        def ask() -> None:
+            told.clear()
+            told.update(self._unanswered(topics) if topics else {})
+            self._refuse(told)
+
+        try:
+            retrying(ask, backoff=_PATIENCE)
+        except Unavailable:
+            if not told:
+                raise
+        return told
+
+    def _unanswered(self, topics: Mapping[str, list[int]]) -> dict[str, str]:
+        # Offsets of partitions without a leader would be waited for in vain, those of others, too.
+        found = self._leaderless(topics)
+        there, unknown = self._described([topic for topic in topics if topic not in found])
+        asked = {topic: topics[topic] for topic in there}
+        return found | unknown | self._asked(asked, OffsetSpec.earliest())[1]
+
+    def _leaderless(self, topics: Collection[str]) -> dict[str, str]:
+        """Say of topics which of their partitions have no leader."""
+        found = {}
+        for name, topic in self._listed().items():
+            without = [place for place, told in topic.partitions.items() if told.leader < 0]
+            if without and name in topics:
+                places = ", ".join(str(place) for place in sorted(without)[:3])
+                found[name] = f"{name}: {len(without)} partitions have no leader ({places})"
+        return found
+
     def _ids(self, names: Collection[str]) -> dict[str, TopicId]:
+        found, failed = self._described(names)
+        self._refuse(failed)
+        return found
+
+    def _described(self, names: Collection[str]) -> tuple[dict[str, TopicId], dict[str, str]]:
+        """Return the topics that are there, and of which others that cannot be told, with why."""
         found: dict[str, TopicId] = {}
+        failed: dict[str, str] = {}
+        if not names:
+            return found, failed
         asked = self._admin.describe_topics(
             TopicCollection(sorted(names)), request_timeout=TIMEOUT_S
         )
+        wait(asked.values(), timeout=TIMEOUT_S)
         for name, future in asked.items():
             try:
-                told = future.result(timeout=TIMEOUT_S)
+                told = future.result(timeout=0)
             except (KafkaException, TimeoutError) as error:
-                if _is_unknown(error):
-                    continue
-                reason = str(error) or f"no topics within {TIMEOUT_S:.0f} s"
-                raise Unavailable(f"Kafka at {self.bootstrap} does not answer: {reason}") from error
+                if not _is_unknown(error):
+                    # A future that is not done in time raises Python's own error, without a text.
+                    reason = str(error) or f"no topics within {TIMEOUT_S:.0f} s"
+                    failed[name] = f"{name}: {reason}"
+                continue
             found[name] = TopicId(str(told.topic_id), len(told.partitions))
-        return found
+        return found, failed
 
     def _offsets(
         self,
@@ -172,21 +220,41 @@ class KafkaTopics:
         spec: OffsetSpec,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[str, dict[str, int]]:
+        found, failed = self._asked(topics, spec, isolation)
+        self._refuse(failed)
+        return found
+
+    def _asked(
+        self,
+        topics: Mapping[str, list[int]],
+        spec: OffsetSpec,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> tuple[dict[str, dict[str, int]], dict[str, str]]:
+        """Return offsets, and the topics of which not all can be told, each with why."""
         wanted = {TopicPartition(t, p): spec for t, parts in topics.items() for p in parts}
         found: dict[str, dict[str, int]] = {}
+        failed: dict[str, str] = {}
         if not wanted:
-            return found
+            return found, failed
         try:
-            for place, future in self._admin.list_offsets(
-                wanted, isolation_level=isolation
-            ).items():
-                offset = future.result(timeout=TIMEOUT_S).offset
+            asked = self._admin.list_offsets(wanted, isolation_level=isolation)
+        except KafkaException as error:
+            raise Unavailable(f"Kafka at {self.bootstrap} does not answer: {error}") from error
+        wait(asked.values(), timeout=TIMEOUT_S)
+        for place, future in asked.items():
+            try:
+                offset = future.result(timeout=0).offset
+            except (KafkaException, TimeoutError) as error:
+                reason = str(error) or f"no offsets within {TIMEOUT_S:.0f} s"
+                failed.setdefault(place.topic, f"{place.topic}/{place.partition}: {reason}")
+            else:
                 found.setdefault(place.topic, {})[str(place.partition)] = offset
-        except (KafkaException, TimeoutError) as error:
-            # A future that is not done in time raises Python's own error, without a text.
-            reason = str(error) or f"no offsets within {TIMEOUT_S:.0f} s"
-            raise Unavailable(f"Kafka at {self.bootstrap} does not answer: {reason}") from error
-        return found
+        return found, failed
+
+    def _refuse(self, failed: Mapping[str, str]) -> None:
+        if failed:
+            reason = next(iter(failed.values()))
+            raise Unavailable(f"Kafka at {self.bootstrap} does not answer: {reason}")
 
 
 def _is_unknown(error: Exception) -> bool:

@@ -101,15 +101,21 @@ class LaneRuns:
     def start(self) -> None:
         """Begin to read. Raises `Unavailable` while there is nothing to read, and nothing to try.
 
-        While all that there is to be read is in lanes that are apart, these alone are read.
+        While all that there is to be read is in lanes that are apart, these alone are read. One of
+        which Kafka tells nothing just now is held, and tried again by itself.
         """
         self.together.close()
-        self.together = self._made(self._book.names)
+        without = self._book.names
+        self.together = self._made(without)
         try:
             self.together.start()
         except Unavailable:
-            if not self._book.awaited() & self._lanes:
+            waits = self._book.awaited() | (self.together.silent.keys() - without)
+            if not waits & self._lanes:
                 raise
+        for lane, error in self.together.silent.items():
+            if lane not in without:
+                self._hold(lane, error)
 
     def look(self) -> None:
         """Look after all streams. Raises what ended the common one, or an epoch of any."""

@@ -38,9 +38,9 @@ from pipeline.read.gaps import (
     Gap,
     gaps_of,
     kept_by,
-    look,
     next_offsets,
     reason,
+    silent_of,
     skips_of,
     source_of,
     standing_of,
@@ -103,6 +103,8 @@ class IngestRun:
         self._without = without
         self._plans: BatchPlans | None = None
         self.gaps: dict[str, list[Gap]] = {}
+        self.silent: dict[str, Exception] = {}
+        """Lanes of whose topics Kafka told nothing at the start: they are not read here."""
         self.refused: dict[str, Exception] = {}
         """Lanes whose records of an unfinished epoch could not be had: it was made without."""
         self._checkpoints = checkpoints
@@ -155,7 +157,8 @@ class IngestRun:
         kept = kept_by(self._topics, pattern, read, self._captures, *told)
         going_on = next_offsets(read, self._skips, kept.topics)
         self.gaps = gaps_of(going_on, kept, *told)
-        router = self._router.leaving_out({*self.gaps, *self._without})
+        self.silent = silent_of(kept.silent, *told)
+        router = self._router.leaving_out({*self.gaps, *self.silent, *self._without})
         start = {
             topic: {p: going_on.offsets.get(topic, {}).get(p, at) for p, at in places.items()}
             for topic, places in kept.first.items()
@@ -163,6 +166,7 @@ class IngestRun:
         }
         if not start:
             gone = [reason(gaps) for gaps in self.gaps.values()]
+            gone += [str(e) for lane, e in self.silent.items() if lane not in self._without]
             gone += [f"source {lane} is not read" for lane in self._without]
             raise Unavailable("; ".join(gone) or f"no topic matches {pattern} yet")
         self._taken = start
@@ -216,9 +220,11 @@ class IngestRun:
 
     def recovered(self) -> bool:
         """Whether the gaps are not those any more that were there at the start; asks the broker."""
-        pattern, last = self._router.pattern(), self._ingest.last
-        now = look(self._topics, pattern, last, self._book, self._captures, *self._told)
-        return now != self.gaps
+        read, pattern, told = standing_of(self._ingest.last), self._router.pattern(), self._told
+        kept = kept_by(self._topics, pattern, read, self._captures, *told)
+        now = gaps_of(next_offsets(read, skips_of(self._book), kept.topics), kept, *told)
+        silent = silent_of(kept.silent, *told)
+        return now != {lane: each for lane, each in self.gaps.items() if lane not in silent}
 
     @property
     def active(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -59,6 +59,15 @@ class Registry(Proxy):
         return not self.cut
 
 
+class Leaders(KafkaTopics):
+    """Topics of which some have no leader."""
+
+    lost: frozenset[str] = frozenset()
+
+    def _leaderless(self, topics: Collection[str]) -> dict[str, str]:
+        return {name: f"{name} has no leader" for name in self.lost & {*topics}}
+
+
 @dataclass
 class Lanes:
     """Two lanes, run after run, as a pipeline's process reads them."""
@@ -68,6 +77,7 @@ class Lanes:
     book: LaneBook = field(default_factory=lambda: LaneBook(lambda: time.monotonic() * FAST))
     made: list[Committed] = field(default_factory=list)
     runs: LaneRuns | None = None
+    topics: Leaders = field(init=False)
 
     def __post_init__(self) -> None:
         self.name = self.stream.prefix.rstrip(".")
@@ -77,6 +87,7 @@ class Lanes:
         self.stream.make(self.readings)
         told = self.stream.registry.register(f"{self.readings}-value", json.dumps(READING))
         self.schema_id = told
+        self.topics = Leaders(self.stream.bootstrap)
 
     def begin(self) -> None:
         """Begin to read, as a process does that has just started: the book stays."""
@@ -87,7 +98,7 @@ class Lanes:
         new_run = partial(
             IngestRun,
             spark,
-            KafkaTopics(self.stream.bootstrap),
+            self.topics,
             router,
             epochs.ingest,
             InstallBook(lake, epochs.tables),
@@ -193,6 +204,18 @@ def test_p9_a_lane_without_its_registry_is_held_alone_and_read_when_it_is_back(
     lanes.until(lambda: lanes.logged() == {"pings": 26, "readings": 8}, "both are read together")
     epochs = [done.epoch for done in lanes.made]
     assert epochs == list(range(epochs[0], epochs[0] + len(epochs)))
+
+
+def test_p9_a_lane_whose_topic_has_no_leader_is_held_alone_until_it_has_one(lanes: Lanes) -> None:
+    lanes.topics.lost = frozenset({lanes.readings})
+    lanes.send(pings=5, readings=7)
+    lanes.begin()
+    assert "has no leader" in lanes.book.held()["readings"]
+    lanes.until(lambda: lanes.logged() == {"pings": 5, "readings": 0}, "the other one is read")
+
+    lanes.topics.lost = frozenset()
+    lanes.until(lambda: lanes.logged()["readings"] == 7, "it is read when it has a leader")
+    lanes.until(lambda: not lanes.book.names, "it joins the others")
 
 
 @pytest.mark.matrix

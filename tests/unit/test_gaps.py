@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from concurrent.futures import Future
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from kernel.errors import Unavailable
 from kernel.positions import Epoch, TopicId
+from kernel.retry import Backoff
 from lake.layout import Lake
 from lake.tables import Tables
 from pipeline.commit.manifest_rows import Bound
 from pipeline.installs.install_book import InstallBook, hold
-from pipeline.read import gaps
+from pipeline.read import gaps, kafka_topics
 from pipeline.read.gaps import (
     Gap,
     KafkaContents,
@@ -21,6 +27,7 @@ from pipeline.read.gaps import (
     gaps_of,
     kept_by,
     next_offsets,
+    silent_of,
     skips_of,
     standing_of,
     still_there,
@@ -52,6 +59,9 @@ class Contents(KafkaTopics):
 
     def ids(self, names: Collection[str]) -> dict[str, TopicId]:
         return {name: TopicId(f"id of {name}", 1) for name in names if name in self._first}
+
+    def silent(self, topics: Mapping[str, list[int]]) -> dict[str, str]:
+        return {}
 
     def earliest(self, topics: Mapping[str, list[int]]) -> dict[str, dict[str, int]]:
         return {topic: {"0": self._first[topic]} for topic in topics}
@@ -179,6 +189,9 @@ class Broker(KafkaTopics):
     def ids(self, names: Collection[str]) -> dict[str, TopicId]:
         return {name: OLD for name in names if name in self.names}
 
+    def silent(self, topics: Mapping[str, list[int]]) -> dict[str, str]:
+        return {}
+
     def earliest(self, topics: Mapping[str, list[int]]) -> dict[str, dict[str, int]]:
         return {name: {"0": 0} for name in topics}
 
@@ -241,3 +254,88 @@ def test_a_skip_over_a_deleted_topic_leads_to_the_beginning_of_the_next(lake: La
     assert gaps_of(going_on, has(NEW), "") == {}
     same = next_offsets(known_as(OLD, 50), skips, {TOPIC: OLD})
     assert same.offsets == at(50), "it was there all the time"
+
+
+LOST, REFUSED, FINE = "shop.public.orders", "bank.public.accounts", "crew.public.people"
+
+
+class Admin:
+    """A broker with topics of one partition: of one it has no leader, of one an error."""
+
+    def __init__(self) -> None:
+        self.leaderless, self.refused = {LOST}, {REFUSED}
+
+    def list_topics(self, *, timeout: float) -> object:
+        def partition(name: str) -> object:
+            return SimpleNamespace(leader=-1 if name in self.leaderless else 0)
+
+        names = (LOST, REFUSED, FINE)
+        return SimpleNamespace(
+            topics={name: SimpleNamespace(partitions={0: partition(name)}) for name in names}
+        )
+
+    def describe_topics(self, names: Any, *, request_timeout: float) -> dict[str, Future[Any]]:
+        told = SimpleNamespace(topic_id="old", partitions=[0])
+        return {name: self._answer(name, told, set()) for name in names.topic_names}
+
+    def list_offsets(
+        self, wanted: Mapping[TopicPartition, object], *, isolation_level: object
+    ) -> dict[TopicPartition, Future[Any]]:
+        found = SimpleNamespace(offset=7)
+        bad = self.leaderless | self.refused
+        return {place: self._answer(place.topic, found, bad) for place in wanted}
+
+    @staticmethod
+    def _answer(topic: str, told: object, bad: Collection[str]) -> Future[Any]:
+        answer = Future[Any]()
+        if topic in bad:
+            answer.set_exception(KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE)))
+        else:
+            answer.set_result(told)
+        return answer
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> tuple[KafkaTopics, Admin]:
+    admin = Admin()
+    monkeypatch.setattr(kafka_topics, "_PATIENCE", Backoff(attempts=2, base_s=0.0))
+    topics = KafkaTopics("127.0.0.1:1")
+    monkeypatch.setattr(topics, "_admin", admin)
+    return topics, admin
+
+
+def test_p9_a_topic_of_which_kafka_tells_nothing_is_that_of_its_source_alone(
+    broker: tuple[KafkaTopics, Admin],
+) -> None:
+    topics, admin = broker
+    read = ReadStanding(offsets={LOST: {"0": 9}}, topics={LOST: OLD})
+    kept = kept_by(topics, ".*", read, {"shop": {"public.orders"}}, "")
+    assert kept.first == kept.ends == {FINE: {"0": 7}}
+    assert gaps_of(read, kept, "") == {}, "what Kafka cannot tell now is no gap"
+    told = silent_of(kept.silent, "")
+    assert {*told} == {"shop", "bank"}
+    assert f"{LOST}: 1 partitions have no leader (0)" in str(told["shop"])
+    assert f"{REFUSED}/0" in str(told["bank"])
+
+    admin.leaderless, admin.refused = set(), set()
+    kept = kept_by(topics, ".*", read, {"shop": {"public.orders"}}, "")
+    assert {*kept.first} == {LOST, REFUSED, FINE}
+    assert not kept.silent
+
+
+def test_p9_who_asks_what_a_source_lost_is_told_that_kafka_does_not_say(
+    broker: tuple[KafkaTopics, Admin], lake: Lake
+) -> None:
+    with pytest.raises(Unavailable, match="Kafka tells nothing of its topics"):
+        gaps.look(broker[0], ".*", None, InstallBook(lake, Tables()), {}, "")
+
+
+def test_p9_a_bound_epoch_lacks_a_source_alone_of_which_kafka_tells_nothing(
+    broker: tuple[KafkaTopics, Admin],
+) -> None:
+    places: Mapping[str, Mapping[str, int]] = {name: {"0": 7} for name in (LOST, FINE)}
+    ends: Mapping[str, Mapping[str, int]] = {name: {"0": 9} for name in (LOST, FINE)}
+    bound = Bound(epoch=Epoch(2), run_id="r", batch_id=0, start=places, end=ends)
+    there, lost = still_there(bound, None, [], broker[0], ("", {}))
+    assert there == {FINE: {"0": 7}}
+    assert [*lost] == ["shop"]
