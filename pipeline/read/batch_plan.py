@@ -11,7 +11,7 @@ from kernel.errors import Unavailable
 from kernel.positions import Offsets, TopicId
 from pipeline.commit.ingest import Ingest
 from pipeline.commit.manifest_rows import Bound
-from pipeline.read.gaps import ReadStanding, Skip, next_offsets, standing_of
+from pipeline.read.gaps import ReadStanding, Skip, next_offsets, passed, standing_of
 from pipeline.read.kafka_records import records_between
 from pipeline.read.kafka_topics import KafkaTopics
 from schemas.identifiers import EVENTS
@@ -77,7 +77,7 @@ class BatchPlans:
     ) -> None:
         self._topics = topics
         self._ingest = ingest
-        self._skips = skips
+        self._skips = list(skips)
         self._run_id = run_id
         self._checkpoint = checkpoint
         self._start = start
@@ -116,6 +116,8 @@ class BatchPlans:
         the next run looks at all of them.
         """
         read: ReadStanding = standing_of(self._ingest.last)
+        # Reading comes to the place of a skip back once more by itself: it is not made again there.
+        self._skips = [skip for skip in self._skips if not passed(skip, read)]
         moved = [topic for topic, places in end.items() if places != read.offsets.get(topic)]
         now = self._topics.ids(moved)
         going_on = next_offsets(read, self._skips, {**self._topic_ids, **now})

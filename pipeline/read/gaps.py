@@ -170,6 +170,12 @@ def next_offsets(
     return ReadStanding(offsets=offsets, topics=topics)
 
 
+def passed(skip: Skip, read: ReadStanding) -> bool:
+    """Say whether reading has moved on from where a skip led back inside one topic."""
+    at = read.offsets.get(skip.topic, {}).get(skip.partition)
+    return skip.was == skip.now and skip.first <= skip.next and at not in (None, skip.next)
+
+
 def _pass_into(
     skip: Skip,
     offsets: dict[str, dict[str, int]],
