@@ -13,10 +13,11 @@ nobody can keep these files any more, which is right, as it may only be slow.
 
 from __future__ import annotations
 
+import errno
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from lake import storage
@@ -25,6 +26,11 @@ from lake.layout import Lake
 AT_ONCE = 1000
 """Files of one announcement."""
 _UNFINISHED_AFTER_S = 3600.0
+RESERVE_BYTES = 2**18
+"""Of an announcement that is made where there is no room for one: paths of some 260 bytes."""
+_RESERVE = "reserve"
+_BLANK = b"\n"
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Keeper(Protocol):
@@ -74,9 +80,12 @@ class Removals:
         file = f"{storage.place_of(self._folder)[1]}/{uuid.uuid4().hex}"
         lines = "".join(f"{self._key(root, path)}\n" for path in paths)
         # Of a part of it somebody could think that all was removed, and take it back.
-        storage.write_whole(self._folder, file, lines.encode())
+        reserved = self._write(file, lines.encode())
         yield
-        storage.remove_file(self._folder, file)
+        if reserved:
+            storage.write_over(self._folder, file, _BLANK * RESERVE_BYTES, self._reserve)
+        else:
+            storage.remove_file(self._folder, file)
 
     def among(self, root: str, paths: Sequence[str]) -> list[str]:
         """Return those files of a table that are announced."""
@@ -94,6 +103,7 @@ class Removals:
         for file in storage.files_in(self._folder):
             if file.name.endswith(storage.UNFINISHED) and file.written < before:
                 storage.remove_file(self._folder, file.path)
+        self._keep_reserve()
         files, place = storage.place_of(self._root)
         for announcement, keys in self._told().items():
             if not keys:
@@ -101,6 +111,42 @@ class Removals:
             found = files.get_file_info([f"{place}/{key}" for key in keys])
             if all(info.type.name == "NotFound" for info in found):
                 storage.remove_file(self._folder, announcement)
+
+    @property
+    def _reserve(self) -> str:
+        return f"{storage.place_of(self._folder)[1]}/{_RESERVE}"
+
+    def _write(self, file: str, lines: bytes) -> bool:
+        """Write an announcement; say whether it took the reserve, as there was no room.
+
+        Nothing could ever be removed from a full disk, if it took room to say so.
+        """
+        try:
+            storage.write_whole(self._folder, file, lines)
+        except OSError as error:
+            local = storage.is_local(self._folder) and len(lines) <= RESERVE_BYTES
+            if error.errno not in _NO_ROOM or not local:
+                raise
+            storage.remove_file(self._folder, f"{file}{storage.UNFINISHED}")
+            try:
+                storage.write_over(self._folder, self._reserve, lines, file)
+            except FileNotFoundError:
+                raise error from None
+            return True
+        return False
+
+    def _keep_reserve(self) -> None:
+        """Have a file that an announcement can be written over, on a disk that has room for it."""
+        if not storage.is_local(self._folder):
+            return
+        if any(file.name == _RESERVE for file in storage.files_in(self._folder)):
+            return
+        try:
+            storage.make_folder(self._folder)
+            storage.write_whole(self._folder, self._reserve, _BLANK * RESERVE_BYTES)
+        except OSError:
+            with suppress(OSError):
+                storage.remove_file(self._folder, f"{self._reserve}{storage.UNFINISHED}")
 
     def _told(self) -> dict[str, list[str]]:
         """Return the announced files by announcement.
@@ -110,12 +156,13 @@ class Removals:
         """
         told: dict[str, list[str]] = {}
         for file in storage.files_in(self._folder):
-            if file.name.endswith(storage.UNFINISHED):
+            if file.name == _RESERVE or file.name.endswith(storage.UNFINISHED):
                 continue
             try:
-                told[file.path] = storage.read(self._folder, file.path).decode().splitlines()
+                lines = storage.read(self._folder, file.path).decode().splitlines()
             except FileNotFoundError:
                 continue  # What was announced was done since it was listed.
+            told[file.path] = [line for line in lines if line]
         return told
 
     def _key(self, root: str, path: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +18,7 @@ from kernel.errors import Conflict, NotFound
 from kernel.positions import Epoch
 from lake import savepoints, storage
 from lake.layout import Lake
-from lake.removals import Nobody, Removals
+from lake.removals import RESERVE_BYTES, Nobody, Removals
 from lake.savepoint_states import SavepointState
 from lake.savepoint_tables import kept_table
 from lake.savepoints import UNFINISHED_AFTER, SavepointBook
@@ -79,7 +80,8 @@ class World:
         if SavepointState.KEPT in self.states():
             rows = self.kept.rows(self.lake).to_table()
             assert sorted(rows["id"].to_pylist()) == [1, 2]
-        assert [*(Path(self.lake.root) / "_removals").glob("*")] == []
+        told = {file.name for file in (Path(self.lake.root) / "_removals").glob("*")}
+        assert told <= {"reserve"}
 
 
 REMOVERS = {"vacuum": World.vacuum, "trim": World.trim, "drop": World.drop}
@@ -253,7 +255,7 @@ def test_an_announcement_that_was_never_written_to_its_end_goes_after_an_hour(la
         file.touch()
         os.utime(file, (time.time() - age,) * 2)
     Removals(lake).forget_done()
-    assert [*folder.iterdir()] == [young]
+    assert {*folder.iterdir()} == {young, folder / "reserve"}
 
 
 def test_an_announcement_without_lines_is_not_forgotten(lake: Lake) -> None:
@@ -262,6 +264,36 @@ def test_an_announcement_without_lines_is_not_forgotten(lake: Lake) -> None:
     file.touch()
     Removals(lake).forget_done()
     assert file.exists()
+
+
+def test_files_go_where_there_is_no_room_left_to_announce_them(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(lake)
+    DeltaTable(world.root).optimize.compact()
+    world.remover.expire()
+    reserve = Path(lake.root) / "_removals" / "reserve"
+    assert reserve.stat().st_size == RESERVE_BYTES
+    remove, announced = Nobody.remove, list[bool]()
+
+    def full(uri: str, path: str, content: bytes) -> None:
+        Path(f"{path}.new").touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def noting(self: Nobody, root: str, paths: Sequence[str]) -> list[str]:
+        announced.append(Removals(lake).among(root, paths) == paths)
+        return remove(self, root, paths)
+
+    monkeypatch.setattr(storage, "write_whole", full)
+    monkeypatch.setattr(Nobody, "remove", noting)
+    world.vacuum()
+    assert (world.there(), announced) == (0, [True])
+    assert reserve.read_bytes() == b"\n" * RESERVE_BYTES, "it is there for the next one"
+    world.is_sound()
+
+    reserve.unlink()
+    with pytest.raises(OSError, match="No space left"):
+        world.remover.remove(world.root, ["gone.parquet"])
 
 
 def test_a_savepoint_that_was_dropped_while_its_taker_stood_still_is_not_kept(
