@@ -40,7 +40,7 @@ from lake.removals import NOBODY, Keeper
 from lake.savepoints import SavepointBook
 from lake.table_settings import LOG_KEPT
 from lake.tables import TableAt, Tables
-from lake.upkeep.old_versions import trim
+from lake.upkeep.old_versions import remove_left_over, trim
 
 MANY_FILES = 96
 FEW_FILES = 6
@@ -333,6 +333,8 @@ class Upkeep:
                     retention=self._retention,
                     keeper=self._savepoints,
                 )
+                if not name.startswith("current/"):
+                    remove_left_over(self._lake.path(name), at.version, keeper=self._savepoints)
 
     def _kept(self) -> dict[str, TableAt]:
         """Return all tables whose files are replaced: as epochs name them, else as they are."""

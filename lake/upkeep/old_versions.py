@@ -6,7 +6,8 @@ such tables together have a bound in bytes, and those that were written first ar
 What Delta's own vacuum takes is a number of hours, which is too coarse for that.
 
 A file goes only when Delta's log says that a version removed it from the table, or when no version
-has it a day after it was written: what somebody is writing at the moment is in no danger.
+has it a day after it was written: what somebody is writing at the moment is in no danger. The
+latter goes for tables of all kinds: see `remove_left_over`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from deltalake.exceptions import DeltaError
 
 from lake.log_lengths import kept_for
 from lake.removals import NOBODY, Keeper
-from lake.storage import Stored, files_in, version_at
+from lake.storage import Stored, files_below, files_in, place_of, version_at
 from lake.table_files import live_files, removed_files
 
 KEPT_FOR = timedelta(minutes=10)
@@ -74,6 +75,34 @@ def trim(
                 gone = _removed(folder, files, min(kept, tables[folder]))
                 removed += _unlink(folder, (files[name] for name in gone), keeper)
     return removed
+
+
+def remove_left_over(folder: str, version: int, *, keeper: Keeper = NOBODY) -> int:
+    """Remove what writers left that died, once it is old enough; return how many files.
+
+    For tables that are not trimmed: a vacuum removes what the log knows, and the log knows nothing
+    of it. `version` is the one that the newest epoch names. What lies beneath in folders of its
+    own, as generations do, is left alone.
+    """
+    with _told(folder):
+        before = time.time() - _left_over(folder).total_seconds()
+        place = place_of(folder)[1]
+        found = {
+            f.path.removeprefix(f"{place}/") for f in files_below(folder) if f.written < before
+        }
+        # Looked up last: what is committed meanwhile is not taken for a left-over.
+        table = DeltaTable(folder)
+        left = {path for path in found if _of_rows(path)} - live_files(table)
+        if left:
+            left -= removed_files(table) | live_files(DeltaTable(folder, version=version))
+            return len(keeper.remove(folder, sorted(left)))
+    return 0
+
+
+def _of_rows(path: str) -> bool:
+    """Say whether a file below a table's root is of its rows, among partitions or without."""
+    *folders, name = path.split("/")
+    return ".parquet" in name and name[0] not in "._" and all("=" in each for each in folders)
 
 
 def _fit_since(files: list[Stored], most_bytes: int) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -114,6 +115,40 @@ def test_what_a_writer_left_goes_when_it_is_old(
     rows = Tables().read(lake.path("current/a"))
     assert rows is not None
     assert rows["n"].to_pylist() == [3]
+
+
+@pytest.mark.parametrize("name", ["log/x", "typed/x", "history/x", "projection/r/_gen/2"])
+def test_what_a_killed_writer_left_goes_from_tables_that_are_not_trimmed(
+    lake: Lake, name: str
+) -> None:
+    path, writer = Path(lake.path(name)), ArrowWriter(Tables())
+    for number in (1, 2, 3):
+        rows = pa.table({"table": ["it's a"] * 2, "n": [number, -number]})
+        guard = Guard(name, Epoch(number))
+        writer.append(str(path), rows, guard, partition_by=["table"])
+    DeltaTable(path).optimize.compact()
+    compacted = DeltaTable(path).version()
+    day = 86_400
+    for file in path.rglob("*.parquet"):
+        os.utime(file, (time.time() - 30 * day,) * 2)
+    own = {*path.rglob("*.parquet")}
+    (folder,) = {file.parent for file in own}
+    left = [path / "a.parquet", folder / "b.parquet", folder / "c.parquet#1"]
+    beneath = path / "_gen" / "3" / "d.parquet"
+    beneath.parent.mkdir(parents=True)
+    kept = [folder / "young.parquet", path / "_other" / "e.parquet", beneath]
+    kept[1].parent.mkdir()
+    for file, days in {**dict.fromkeys([*left, *kept[1:]], 9), kept[0]: 7}.items():
+        file.write_bytes(b"x" * 5000)
+        os.utime(file, (time.time() - days * day,) * 2)
+
+    upkeep = Upkeep(lake, retention=timedelta(days=7), derived=lambda: [name])
+    upkeep.committed({name: TableAt(version=compacted, as_of_epoch=3)})
+    until(lambda: not any(file.exists() for file in left), "what was left is gone")
+    upkeep.close()
+    assert all(file.exists() for file in kept)
+    assert {*path.rglob("*.parquet")} == {*own, *kept}, "also those of older versions"
+    assert upkeep.troubles == {}
 
 
 def test_names_are_found_as_the_log_writes_them(tmp_path: Path) -> None:
