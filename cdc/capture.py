@@ -19,7 +19,7 @@ from cdc.database import Connection, connected, database_of
 from cdc.removal import retire_connector, retire_slot
 from cdc.replication import ensure_publication, published, refuse_blocked, slot
 from cdc.scope import Scope, joining, scope_of
-from cdc.slots import SlotWatch, make_slot, next_incarnation, refuse_lost, server_of, watch
+from cdc.slots import SlotWatch, make_slot, next_incarnation, refuse_unfit, server_of, watch
 from cdc.sources import CONNECTOR, Source
 from kernel.errors import Incompatible, Misconfigured, NotFound, PenstockError, Unavailable
 from schemas.incarnations import Incarnation
@@ -32,14 +32,15 @@ _BLOCKED_LOOKS = 50
 class SourceAccess:
     """What `ensure` needs to know beside the declaration: secrets, and what was noted before.
 
-    `dsn` is complete, with its password. `known` is the incarnation that was noted last,
-    `retired` that of a source of this name which was removed: the count of slots goes on.
+    `dsn` is complete, with its password. `known` is the incarnation that was noted last, `retired`
+    that of a removed source of this name: its slots count on, the lake has it up to LSN `seen`.
     """
 
     dsn: str
     salt: str = ""
     known: Incarnation | None = None
     retired: Incarnation | None = None
+    seen: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +218,7 @@ def ensure(
         scope = scope_of(source, connection, name, runs=runs)
         desired = connector_of(source, access, placement, scope, renewed=renew)
         known = None if renew else access.known
-        _refuse_lost(source, desired, connection, connect, known)
+        _refuse_lost(source, desired, connection, connect, known, access.seen)
         _admit(source.name, desired.name, scope, connect)
         tells = ddl.ensure(connection)
         tables, lists = tuple(scope.tables), scope.columns
@@ -360,6 +361,7 @@ def _refuse_lost(
     connection: Connection,
     connect: ConnectClient,
     known: Incarnation | None,
+    up_to: int,
 ) -> None:
     """Refuse to go on where changes are missing, or where another database answers."""
     there = connect.config(desired.name) is not None
@@ -369,8 +371,7 @@ def _refuse_lost(
         known=known,
         offsets=lambda: connect.offsets(desired.name) if there else {},
     )
-    if seen.lost is not None:
-        refuse_lost(source.name, seen.lost)
+    refuse_unfit(source.name, seen, up_to)
     if seen.slot is not None and seen.slot.database != desired.database.name:
         raise Incompatible(
             f"source {source.name} reads database {seen.slot.database}; its file now names"

@@ -183,6 +183,13 @@ def refuse_set_back(source: str, server: SourceServer, seen: int) -> None:
         )
 
 
+def refuse_unfit(source: str, seen: SlotWatch, up_to: int) -> None:
+    """Raise where changes are missing, or the lake has a source that was removed beyond its end."""
+    if seen.lost is not None:
+        refuse_lost(source, seen.lost)
+    refuse_set_back(source, seen.server, up_to)
+
+
 def unreadable(cause: str | None) -> str | None:
     """Say why a connector that failed can never read on from its slot; None where it may.
 

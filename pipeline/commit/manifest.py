@@ -230,3 +230,8 @@ def _read_by(end: Offsets) -> int:
 def first_progress(last: Committed | None) -> Progress:
     """Return what an epoch left to the next one, but for many transactions that are pending."""
     return Progress() if last is None else Progress.from_json(last.progress)
+
+
+def seen_up_to(last: Committed | None, source: str) -> int:
+    """Return the LSN up to which a captured source has come by an epoch, as it left it."""
+    return first_progress(last).cut(source).seen_up_to

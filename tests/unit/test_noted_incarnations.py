@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from cdc import capture
 from cdc.capture import CaptureStatus
 from cdc.slots import SlotWatch, SourceServer
 from cdc.upkeep import lifecycle
@@ -20,7 +21,7 @@ from cdc.upkeep.noted_incarnations import (
     record_lost,
     renewing,
 )
-from kernel.errors import Incompatible
+from kernel.errors import Cancelled, Incompatible
 from kernel.positions import Lsn
 from lake.layout import Lake
 from projections.run.catalog import DeployedCatalog, Entry
@@ -122,3 +123,41 @@ def test_p4_a_server_that_ends_before_what_the_lake_has_gets_no_new_slot(
     assert "another name" in str(refused.value.remedy)
     assert noted(lake, SOURCE) == (None, False)
     assert resnapshot(hand.source.lsn).renewed == "set back"
+
+
+def test_p4_a_source_that_was_removed_is_not_added_again_where_the_lake_has_more(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hand = HandLake(lake)
+    hand.copy(Done("c", 1))
+    hand.source.commit(Done("c", 2))
+    hand.epoch(rows=1)
+    site = cast(Any, SimpleNamespace(lake=lake.root, folder="", name="w"))
+    source = cast(
+        Any, SimpleNamespace(name=SOURCE, full_dsn=lambda _: "", full_salt=lambda _: "", keys={})
+    )
+    record_incarnation(lake, SOURCE, FIRST)
+    assert lifecycle.access_of(site, source).seen == 0, "it was not removed"
+    forget_incarnation(lake, SOURCE)
+    access = lifecycle.access_of(site, source)
+    assert (access.retired, access.seen) == (FIRST, hand.source.lsn)
+
+    def watch(lsn: int) -> SlotWatch:
+        server = SourceServer(system="other", timeline=1, lsn=Lsn(lsn))
+        return SlotWatch(slot=None, server=server, limit_bytes=None, alarm=None, lost=None)
+
+    scope = SimpleNamespace(checks=(), tables={}, options={}, described={})
+    monkeypatch.setattr(capture, "connected", lambda _: nullcontext())
+    monkeypatch.setattr(capture, "scope_of", lambda *_, **__: scope)
+    monkeypatch.setattr(capture, "connector_of", lambda *_, **__: SimpleNamespace(name="", slot=""))
+
+    def admitted(*_: object) -> None:
+        raise Cancelled("it is not refused")
+
+    monkeypatch.setattr(capture, "_admit", admitted)
+    connect = cast(Any, SimpleNamespace(config=lambda _: None))
+    placement = cast(Any, SimpleNamespace(workspace="w"))
+    for lsn, error in ((hand.source.lsn - 1, Incompatible), (hand.source.lsn, Cancelled)):
+        monkeypatch.setattr(capture, "watch", lambda *_, at=lsn, **__: watch(at))
+        with pytest.raises(error):
+            capture.ensure(source, access, placement, connect)
