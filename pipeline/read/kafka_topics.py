@@ -183,8 +183,8 @@ class KafkaTopics:
         for name, topic in self._listed().items():
             without = [place for place, told in topic.partitions.items() if told.leader < 0]
             if without and name in topics:
-                places = ", ".join(str(place) for place in sorted(without)[:3])
-                found[name] = f"{name}: {len(without)} partitions have no leader ({places})"
+                lost = [f"{name}/{place} has no leader" for place in sorted(without)]
+                found[name] = ", ".join(lost[:3])
         return found
 
     def _ids(self, names: Collection[str]) -> dict[str, TopicId]:

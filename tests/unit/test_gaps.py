@@ -317,7 +317,7 @@ def test_p9_a_topic_of_which_kafka_tells_nothing_is_that_of_its_source_alone(
     assert gaps_of(read, kept, "") == {}, "what Kafka cannot tell now is no gap"
     told = silent_of(kept.silent, "")
     assert {*told} == {"shop", "bank"}
-    assert f"{LOST}: 1 partitions have no leader (0)" in str(told["shop"])
+    assert f"{LOST}/0 has no leader" in str(told["shop"])
     assert f"{REFUSED}/0" in str(told["bank"])
 
     admin.leaderless, admin.refused = set(), set()
