@@ -165,7 +165,7 @@ def apply(rows: pa.Table, steps: Iterable[Step]) -> pa.Table:
                 column = pa.repeat(pa.scalar(value, kind), n) if n else pa.array([], kind)
                 # A dropped column may have had that name but for letter case.
                 before = _called(rows, name)
-                rows = _marks_called(rows, dict.fromkeys(before))
+                rows = marks_called(rows, dict.fromkeys(before))
                 rows = rows.drop_columns([each for each in before if each != name])
                 rows = _put(rows, name, pa.chunked_array([column]))
             case Renamed(old, new):
@@ -251,19 +251,19 @@ def _renamed(rows: pa.Table, old: str, new: str) -> pa.Table:
         return rows
     # A dropped column had that name before: its values are in the log.
     gone = [name for name in _called(rows, new) if name != old]
-    rows = _marks_called(rows, {**dict.fromkeys(gone), old: new})
+    rows = marks_called(rows, {**dict.fromkeys(gone), old: new})
     return rows.drop_columns(gone).rename_columns({old: new})
 
 
 def _set_aside(rows: pa.Table, name: str, aside: str) -> pa.Table:
-    rows = _marks_called(rows, {name: aside})
+    rows = marks_called(rows, {name: aside})
     values = rows[name]
     if aside in rows.schema.names:
         values = pc.coalesce(rows[aside], values)
     return _put(rows.drop_columns([name]), aside, values)
 
 
-def _marks_called(rows: pa.Table, called: Mapping[str, str | None]) -> pa.Table:
+def marks_called(rows: pa.Table, called: Mapping[str, str | None]) -> pa.Table:
     """Let what marks values call their columns as these are called from now on.
 
     None: the values are gone. `_exact` has texts of some, `__unchanged` names those left alone.

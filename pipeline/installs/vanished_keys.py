@@ -21,7 +21,7 @@ from lake.layout import Lake
 from lake.tables import Tables
 from lake.writer import Guard, reached
 from pipeline.current.newest_images import DELETED
-from pipeline.ddl.steps import NOTHING, Evolution
+from pipeline.ddl.steps import NOTHING, Evolution, marks_called
 from pipeline.ddl.table_rewrites import fit
 from pipeline.installs.install_book import Install
 from pipeline.order import places_of
@@ -144,6 +144,7 @@ class Vanished:
         kept = StagedFiles(built)
         shape = pa.schema([after.field(name) for name in [*shared, DELETED]])
         for rows in _batches(connection, query):
+            rows = marks_called(rows, self._called)
             marked = rows.append_column(DELETED, pa.array([True] * rows.num_rows, pa.bool_()))
             kept.write(marked.cast(shape))
         commit_staged(built, kept.close(), kept.schemas, guard.app_id, int(guard.epoch))

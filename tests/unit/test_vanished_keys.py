@@ -93,20 +93,25 @@ def rename_key(followed: FollowedItem) -> Install:
     return copied(followed, soft=followed.soft)
 
 
-def test_a_marked_row_keeps_the_values_that_its_columns_cannot_hold(lake: Lake) -> None:
+@pytest.mark.parametrize("called", [{}, {"price": "cost"}])
+def test_a_marked_row_keeps_the_values_that_its_columns_cannot_hold(
+    lake: Lake, called: dict[str, str]
+) -> None:
+    column = called.get("price", "price")
     tables, none = Tables(), pa.array([None], pa.decimal128(10, 2))
     before = pa.table({"id": [1], "price": none, "_exact": ['{"price":"NaN"}'], "_deleted": [True]})
-    after = pa.table({"id": [2], "price": none, "_deleted": [False]})
+    after = pa.table({"id": [2], column: none, "_deleted": [False]})
     for name, rows in (("before", before), ("after", after)):
         write_deltalake(lake.path(name), rows)
     known, built = tables.open(lake.path("before")), tables.open(lake.path("after"))
     assert known is not None
     assert built is not None
-    Vanished(lake, tables, MemoryRegistry(), read("id")).note(known, built, soft=True)
+    gone = Vanished(lake, tables, MemoryRegistry(), read("id"), called=called)
+    gone.note(known, built, soft=True)
     rows = Tables().read(lake.path("after"))
     assert rows is not None
     said = {row["id"]: (row["_exact"], row["_deleted"]) for row in rows.to_pylist()}
-    assert said == {1: ('{"price":"NaN"}', True), 2: (None, False)}
+    assert said == {1: (f'{{"{column}":"NaN"}}', True), 2: (None, False)}
 
 
 def read(key: str) -> Install:
