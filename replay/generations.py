@@ -17,10 +17,13 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from kernel.errors import LeaseLost, NotFound, Unavailable
 from kernel.positions import CLOSED, DeltaVersion, Epoch
+from kernel.retry import Backoff, retrying
 from lake.adoption import adopted
 from lake.datasets import schema_of
+from lake.layout import Lake
 from lake.reader_features import enable_for
-from lake.tables import kept
+from lake.tables import Tables, kept
+from lake.writer import ArrowWriter, Guard
 
 GENERATION_KEY = "penstock.generation"
 """Name in the commit's own metadata by which a swap is found again after a crash."""
@@ -42,6 +45,11 @@ def generation_name(name: str, generation: int) -> str:
 def build_app(name: str, generation: int) -> str:
     """Return the app id of a build, in the generation's own log."""
     return f"projection/{name}/g{generation}/build"
+
+
+def slices_app(name: str, generation: int) -> str:
+    """Return the app id under which slices are appended to a generation."""
+    return f"{build_app(name, generation)}/slices"
 
 
 def live_app(name: str, generation: int) -> str:
@@ -70,6 +78,16 @@ def publish(
         raise LeaseLost(f"{old} committed while the swap did: {error}") from error
     except DeltaError as error:
         raise Unavailable(f"the swap of {stable.table_uri} failed: {error}") from error
+
+
+def close_build(lake: Lake, tables: Tables, name: str, generation: int) -> None:
+    """Let no build write to a generation any more: it is the table."""
+    path = lake.path(generation_name(name, generation))
+    empty = schema_of(DeltaTable(path)).empty_table()
+    apps = build_app(name, generation), slices_app(name, generation)
+    closed = [(empty, Guard(app, CLOSED)) for app in apps]
+    # A build that slept may commit at this moment: it is closed behind that.
+    retrying(lambda: ArrowWriter(tables).append_all(path, closed), backoff=Backoff())
 
 
 def put_back(

@@ -36,7 +36,7 @@ from projections.sql.tree import (
 )
 from replay.bases import Base
 from replay.book import CLAIM
-from replay.generations import build_app
+from replay.generations import slices_app
 from schemas.identifiers import spark_name
 
 SLICE_ROWS = 500_000
@@ -161,7 +161,7 @@ def fingerprint_of(plan: Plan, slicing: Slicing) -> str:
 
 def slice_guard(name: str, generation: int, number: int) -> Guard:
     """Return the guard of a slice (from 0) in its generation's table."""
-    return Guard(f"{build_app(name, generation)}/slices", Epoch(number + 1))
+    return Guard(slices_app(name, generation), Epoch(number + 1))
 
 
 def _carried(node: Node, name: str) -> bool:

@@ -5,7 +5,7 @@ Order, and what a crash between the steps leaves:
    Taken before each attempt, given back where the live runner was faster;
 1. one commit on the stable table: files, schema, the old writer closed, the new one at its epoch.
    From here on readers see the new generation, and the live runner, which does not know it yet,
-   refuses to write (its generation is closed);
+   refuses to write (its generation is closed). So does a build that slept: it is closed next;
 2. the manifest's row, so that readers by epoch find the version;
 3. the catalog: the live runner goes on with the new generation from its epoch;
 4. the book.
@@ -38,6 +38,7 @@ from replay.generations import (
     generation_name,
     live_app,
     publish,
+    close_build,
     published_version,
     put_back,
 )
@@ -91,6 +92,8 @@ def swap(site: Site, name: str, catch_up: CatchUp, *, generation: int | None = N
     failpoints.hit(failpoints.REPLAY_AFTER_SWAP)
     # Whoever slept here may find that another process finished the swap, and took it back.
     book.refuse_moved(replay, after=_GOES_ON)
+    # Whoever built it may have slept since, and would go on where it was.
+    close_build(site.lake, site.tables, name, replay.generation)
     stable = DeltaTable(site.lake.path(f"projection/{name}"))
     version = published_version(stable, replay.generation)
     site.manifest.project(

@@ -5,16 +5,18 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 
-from kernel.errors import Conflict, NotFound
+from kernel.errors import Conflict, LeaseLost, NotFound
 from kernel.positions import CLOSED, Epoch
 from lake.layout import Lake
 from lake.savepoints import SavepointBook
 from lake.tables import TableAt, Tables
 from lake.upkeep.compaction import vacuum
+from lake.writer import ArrowWriter, Guard
 from pipeline.commit.retention import derived_names
 from projections.run.notes import noted_by
 from projections.serve.pinned_epochs import pinned_at
@@ -22,13 +24,16 @@ from projections.serve.savepoints import create
 from projections.sql.parse import parse_script
 from replay import cancel as cancelling
 from replay.book import ReplayBook, State
+from replay.build import Builder
 from replay.cancel import cancel, remove_abandoned
 from replay.deployment import apply
 from replay.generations import build_app, generation_name, live_app
 from replay.planning import plan_replay, refuse_changed
+from replay.slices import slice_guard
 from replay.subject import entry_of
 from replay.swap import rollback, swap
-from tests.support.lake.swapped_report import NAME, STABLE, SwappedReport
+from tests.support.lake.handmade import NoSpark
+from tests.support.lake.swapped_report import NAME, STABLE, SwappedReport, rows
 
 
 @pytest.fixture
@@ -178,3 +183,29 @@ def test_a_plan_is_stale_once_the_meaning_of_its_query_is_another(report: Swappe
     other = asdict(plan.basis) | {"meaning": "of other columns"}
     with pytest.raises(Conflict, match="meaning was of other columns"):
         refuse_changed({"basis": other}, plan)
+
+
+def test_p10_a_build_that_slept_through_its_swap_writes_nothing_more(
+    report: SwappedReport,
+) -> None:
+    report.build()
+    (built,) = ReplayBook(report.lake, Tables()).of(NAME)
+    path = report.lake.path(generation_name(NAME, 2))
+
+    class Sleeping(Tables):
+        def ensure(self, path: str, schema: Any, **more: Any) -> DeltaTable:
+            table = super().ensure(path, schema, **more)
+            swap(report.site, NAME, report.catch_up)
+            return table
+
+    amid_its_commit = ArrowWriter(Sleeping())
+    builder = Builder(NoSpark(), report.site, lambda _: None)
+    with pytest.raises(LeaseLost):
+        amid_its_commit.append(path, rows(2, 9), Guard(build_app(NAME, 2), Epoch(9)))
+    report.epochs(live=True)
+    before = DeltaTable(path).version()
+    with pytest.raises(LeaseLost):
+        builder.catch_up(built, Epoch(report.head))
+    ArrowWriter(Tables()).append(path, rows(2, 9), slice_guard(NAME, 2, 7))
+    assert DeltaTable(path).version() == before
+    assert words_of(report) == {"of 2"}
