@@ -12,12 +12,14 @@ from projections.run.catalog import DROPPED, LIVE, PROJECTION, SOURCE, Entry
 from projections.run.relations import LakeCatalog, waits_for_input
 from projections.sinks.sink_columns import check_sink_columns
 from projections.sql.declared_relations import DeclaredCatalog
+from projections.sql.lineage import readers_of
 from projections.sql.parse import ProjectionDecl, SourceDecl, parse_script
 from projections.sql.plan import plan
 from projections.sql.sink_circles import check_sink_circles, check_sinks_apart
 from projections.sql.sinks import TopicSink
+from replay.book import ReplayBook, State
 from replay.planning import next_generation
-from replay.subject import Site
+from replay.subject import Site, check_deployable, declaration, entry_of
 from schemas.identifiers import EVENTS
 
 
@@ -78,6 +80,44 @@ def apply(
     return results
 
 
+def hold_place(site: Site, name: str, text: str) -> None:
+    """Look whether what is deployed goes with a query that is about to go live, by a commit.
+
+    The commit changes nothing. But a swap makes it behind its claim in the book, and whoever
+    deploys at this moment decides anew behind it: they find the claim then. Raises `Conflict`,
+    and `LeaseLost` when others were faster every time.
+    """
+
+    def decided() -> list[Entry]:
+        check_deployable(site, name, text)
+        return [entry_of(site, name)]
+
+    site.deployed.decide(decided)
+
+
+def _refuse_amid_swaps(
+    site: Site,
+    changed: Sequence[Entry],
+    sources: Collection[SourceDecl],
+    projections: Mapping[str, ProjectionDecl],
+) -> None:
+    """Raise `Conflict` for what may not go with a generation that is about to go live."""
+    names = {entry.name for entry in changed if entry.kind == PROJECTION}
+    for replay in ReplayBook(site.lake, site.tables).all() if changed else ():
+        if replay.state is not State.SWAPPING:
+            continue
+        coming = {**projections, replay.name: declaration(replay.name, replay.text)}.values()
+        check_sinks_apart(coming)
+        check_sink_circles(sources, coming)
+        for reader in sorted(names.intersection(readers_of(replay.name, coming))):
+            raise Conflict(
+                f"{reader} reads {replay.name}, whose generation {replay.generation} is being "
+                "swapped, or its swap was interrupted",
+                remedy="Give the same command again; where the swap was interrupted, before that: "
+                f"penstock replay swap {replay.name} --yes",
+            )
+
+
 def _decided(
     site: Site, sources: Sequence[SourceDecl], projections: Sequence[ProjectionDecl], prefix: str
 ) -> tuple[list[Deployed], list[Entry]]:
@@ -92,7 +132,8 @@ def _decided(
         changed += [entry] if outcome is not Outcome.UNCHANGED else []
     deployed = site.deployed.deployment()
     all_sources = {**deployed.sources, **{s.name: s for s in sources}}.values()
-    all_projections = {**deployed.declared, **{d.name: d for d in projections}}.values()
+    together = {**deployed.declared, **{d.name: d for d in projections}}
+    all_projections = together.values()
     _check_sinks(deployed.captures, all_sources, all_projections, prefix)
     check_sinks_apart(all_projections)
     check_sink_circles(all_sources, all_projections)
@@ -101,6 +142,7 @@ def _decided(
         entry, outcome = _projection_entry(site, decl, before.get((PROJECTION, decl.name)))
         results.append(_result(entry, outcome, _waits(decl, declared)))
         changed += [entry] if outcome is not Outcome.UNCHANGED else []
+    _refuse_amid_swaps(site, changed, all_sources, together)
     return results, changed
 
 

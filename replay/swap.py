@@ -2,7 +2,9 @@
 
 Order, and what a crash between the steps leaves:
 0. the claim in the book: nobody cancels the generation, whose files the commit is about to name.
-   Taken before each attempt, given back where the live runner was faster;
+   Taken before each attempt, given back where the live runner was faster. Behind it the catalog is
+   looked at, by a commit: what is deployed since finds the claim, and is refused where it reads the
+   generation;
 1. one commit on the stable table: files, schema, the old writer closed, the new one at its epoch.
    From here on readers see the new generation, and the live runner, which does not know it yet,
    refuses to write (its generation is closed). So does a build that slept: it is closed next;
@@ -24,7 +26,7 @@ from dataclasses import dataclass, replace
 from deltalake import DeltaTable
 
 from kernel import failpoints
-from kernel.errors import Conflict, LeaseLost, NotFound
+from kernel.errors import Conflict, LeaseLost, NotFound, PenstockError
 from kernel.positions import CLOSED, DeltaVersion, Epoch
 from lake.datasets import schema_of
 from lake.tables import TableAt, kept
@@ -32,13 +34,14 @@ from pipeline.commit.manifest_rows import Projected
 from projections.run.catalog import Entry
 from projections.run.meanings import MIXED
 from replay.book import CLAIM, READY, Replay, ReplayBook, State
+from replay.deployment import hold_place
 from replay.generations import (
     Cursor,
     build_app,
+    close_build,
     generation_name,
     live_app,
     publish,
-    close_build,
     published_version,
     put_back,
 )
@@ -89,11 +92,11 @@ def swap(site: Site, name: str, catch_up: CatchUp, *, generation: int | None = N
         # Something may have been deployed since the build that does not go with its query.
         check_deployable(site, name, replay.text)
     replay = _published(site, book, replay, catch_up)
+    # Whoever built it may have slept since, and would go on where it was.
+    close_build(site.lake, site.tables, name, replay.generation)
     failpoints.hit(failpoints.REPLAY_AFTER_SWAP)
     # Whoever slept here may find that another process finished the swap, and took it back.
     book.refuse_moved(replay, after=_GOES_ON)
-    # Whoever built it may have slept since, and would go on where it was.
-    close_build(site.lake, site.tables, name, replay.generation)
     stable = DeltaTable(site.lake.path(f"projection/{name}"))
     version = published_version(stable, replay.generation)
     site.manifest.project(
@@ -189,13 +192,20 @@ def _refuse_replaced(site: Site, book: ReplayBook, replay: Replay) -> None:
     )
 
 
-def _claimed(book: ReplayBook, replay: Replay) -> Replay:
+def _claimed(site: Site, book: ReplayBook, replay: Replay) -> Replay:
     """Claim a generation for the commit that follows.
 
-    Raises `Cancelled`, and `Conflict` where another swap has it.
+    Raises `Cancelled`, and `Conflict` where another swap has it, or something was deployed since
+    that does not go with its query.
     """
     after = (State.SWAPPING,) if replay.state is State.SWAPPING else READY
-    return book.record(replay.now(State.SWAPPING, detail={CLAIM: uuid.uuid4().hex}), after=after)
+    claimed = book.record(replay.now(State.SWAPPING, detail={CLAIM: uuid.uuid4().hex}), after=after)
+    try:
+        hold_place(site, replay.name, replay.text)
+    except PenstockError:
+        _given_back(book, claimed, replay)
+        raise
+    return claimed
 
 
 def _given_back(book: ReplayBook, claimed: Replay, replay: Replay) -> None:
@@ -246,7 +256,7 @@ def _published(site: Site, book: ReplayBook, replay: Replay, catch_up: CatchUp) 
                 continue
             epoch = live
             replay = replay.now(replay.state, epoch=epoch, detail=replay.detail)
-        claimed = _claimed(book, replay)
+        claimed = _claimed(site, book, replay)
         failpoints.hit(failpoints.REPLAY_AFTER_CLAIM)
         try:
             publish(

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from deltalake import DeltaTable
 
-from kernel.errors import Conflict
+from kernel import failpoints
+from kernel.errors import Conflict, InvalidRequest
+from kernel.positions import Epoch
 from lake.layout import Lake
+from lake.tables import Tables
+from lake.writer import Guard
 from projections.run.catalog import DROPPED, LIVE, PROJECTION, Entry
+from projections.sql.parse import parse_script
+from replay import deployment
+from replay.book import Replay, ReplayBook, State
+from replay.generations import build_app, generation_name
 from replay.planning import plan_replay
 from replay.swap import rollback, swap
 from tests.support.lake.handmade import SQL, HandMade, told, words
 
 NAME = "report"
+TOLD = "typed/events.thing.told"
 PLAIN = SQL.format(name=NAME, key="id")
 WIDER = PLAIN.replace("id, word", "id, word, word AS more")
 NUMBERS = PLAIN.replace("id, word", "id, id AS word")
@@ -102,3 +113,56 @@ def test_a_reader_that_stands_still_for_another_reason_keeps_nothing_back(made: 
     deploy(made, f"CREATE PROJECTION reader WITH (key = 'id') AS SELECT {waiting}")
     assert plan_replay(made.site, NAME, text=PLAIN).downstream == ("reader",)
     assert rollback(made.site, NAME).generation == 1
+
+
+def test_a_reader_that_came_while_a_swap_caught_up_is_seen(made: HandMade) -> None:
+    build(made, PLAIN, live=WIDER)
+    made.epoch()
+    made.derive({TOLD: words((2, "w"), epoch=2, _late=[False])}, 2)
+    made.run(NAME, words((1, "w"), (2, "w"), epoch=2), 2)
+    before = version(made)
+
+    def catch_up(replay: Replay) -> Replay:
+        deploy(made, READER.format(column="more"))
+        path = made.lake.path(generation_name(NAME, 2))
+        rows = words((1, "w"), (2, "w"), epoch=2)
+        made.writer.overwrite(path, rows, Guard(build_app(NAME, 2), Epoch(2)))
+        return replay.now(replay.state, epoch=Epoch(2), detail=replay.detail)
+
+    with pytest.raises(Conflict, match=MISSING):
+        swap(made.site, NAME, catch_up)
+    assert version(made) == before
+    (left,) = ReplayBook(made.lake, Tables()).of(NAME)
+    assert left.state is State.BUILT, "its claim was given back"
+    made.deployed.set_status("reader", DROPPED)
+    assert swap_in(made) == 2
+
+
+def test_a_reader_that_was_decided_on_before_a_swap_is_decided_on_anew_behind_its_claim(
+    made: HandMade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The swap dies when its commit is there: the catalog still has the query of before."""
+    build(made, PLAIN, live=WIDER)
+    reader = parse_script(READER.format(column="more")).projections
+    decided, met = deployment._decided, list[int]()
+
+    def amid(*arguments: Any) -> object:
+        found = decided(*arguments)
+        if not met:
+            met.append(version(made))
+            failpoints.arm(failpoints.REPLAY_AFTER_SWAP)
+            with pytest.raises(failpoints.Crash):
+                swap_in(made)
+            failpoints.disarm()
+        return found
+
+    monkeypatch.setattr(deployment, "_decided", amid)
+    with pytest.raises(Conflict, match="reader reads report, whose generation 2 is being") as told:
+        deployment.apply(made.site, [], reader)
+    assert f"penstock replay swap {NAME} --yes" in str(told.value.remedy)
+    assert version(made) > met[0]
+    assert swap_in(made) == 2
+    with pytest.raises(InvalidRequest):
+        deployment.apply(made.site, [], reader)
+    fitting = parse_script(READER.format(column="word")).projections
+    assert deployment.apply(made.site, [], fitting)[0].outcome is deployment.Outcome.CREATED
