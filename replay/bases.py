@@ -104,7 +104,7 @@ def base_of(
             f"{name} is computed as a whole in each run: nothing of a base would stay",
             remedy=f"Build it from the beginning: penstock replay apply {name}",
         )
-    table, noted = _kept(site, subject, start)
+    table, noted = _kept(site, subject, start, up_to)
     if noted is None:
         raise _refused(name, f"nothing tells what made the rows of {start.told}")
     if noted.epoch > up_to:
@@ -164,12 +164,15 @@ def rows_of(lake: Lake, part: KeptTable) -> pa.Table:
         raise _gone(part.name, Epoch(part.done or 0), str(error)) from error
 
 
-def _kept(site: Site, subject: Subject, start: Start) -> tuple[KeptTable, Noted | None]:
+def _kept(
+    site: Site, subject: Subject, start: Start, up_to: Epoch
+) -> tuple[KeptTable, Noted | None]:
     name = subject.entry.name
     if start.savepoint is not None:
         table = _in_savepoint(site, name, start.savepoint)
         return table, noted_from_json(table.noted) if table.noted else None
-    up_to = _epoch_of(site, start)
+    # The live runner may have gone on since the epoch of the build was chosen.
+    up_to = min(_epoch_of(site, start), up_to)
     noted = noted_by(
         site.lake, site.manifest, name, published=site.deployed.published()[name], up_to=up_to
     )

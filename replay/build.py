@@ -12,6 +12,7 @@ built. Whoever goes on after a crash asks the table how many slices it has.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -104,11 +105,13 @@ class Builder:
         slices: int | None = None,
         rate: float | None = None,
         start: Start = BEGINNING,
+        agreed: Callable[[], None] = lambda: None,
     ) -> Replay:
         """Build a new generation up to the live one's epoch, or go on with one that died.
 
         `text` is another query for it. A generation that takes late rows hands that on. `rate`:
         input rows a second that it may take. `start`: the rows to begin with; see `replay.bases`.
+        `agreed` is called once the tables that are read are pinned: it raises for a stale plan.
         Returns it built, or paused by somebody. Raises `Conflict` when another build of this
         projection is unfinished, or it was cancelled.
         """
@@ -119,9 +122,7 @@ class Builder:
         remove_abandoned(self._site, name)
         subject = subject_of(self._site, name, text)
         self._refuse_half_swapped(subject.entry)
-        epoch = build_epoch(self._site, subject)
-        if not epoch:
-            raise self._nothing_yet(subject)
+        epoch = self._epoch(subject)
         base = base_of(self._site, subject, start, up_to=epoch, include_late=include_late)
         rows, later = input_rows(self._site, subject, epoch)
         if base is None:
@@ -152,7 +153,9 @@ class Builder:
             base_text=subject.entry.text,
             detail=build.detail,
         )
-        return self._go_on(self._book.begin(replay), subject, build)
+        target = self._target(replay, subject, epoch)
+        agreed()  # What is swapped from here on, the build does not see.
+        return self._go_on(self._book.begin(replay), subject, build, target)
 
     def resume(
         self, name: str, *, generation: int | None = None, text: str | None = None
@@ -180,9 +183,10 @@ class Builder:
             subject = mended(self._site, replay, subject, before.slicing, text)
             build = replace(build, fingerprint=fingerprint_of(subject.plan, before.slicing))
             replay = replace(replay, text=text)
+        target = self._target(replay, subject, build.up_to)
         now = replay.now(State.BUILDING, detail=build.detail)
         self._book.record(now, after=UNFINISHED, claim=before.claim)
-        return self._go_on(now, subject, build)
+        return self._go_on(now, subject, build, target)
 
     def catch_up(self, replay: Replay, up_to: Epoch) -> Replay:
         """Bring a built generation forward to an epoch, incrementally, as the live runner does.
@@ -207,7 +211,9 @@ class Builder:
         """Return the epoch up to which a generation can be brought."""
         return typed_head(self._site)
 
-    def _go_on(self, replay: Replay, subject: Subject, build: SlicedBuild) -> Replay:
+    def _go_on(
+        self, replay: Replay, subject: Subject, build: SlicedBuild, target: Target
+    ) -> Replay:
         course = Course(
             book=self._book,
             replay=replay,
@@ -217,7 +223,7 @@ class Builder:
             age_s=self._age_s(build.up_to),
         )
         try:
-            return self._slices(course, subject)
+            return self._slices(course, subject, target)
         except Cancelled:
             if course.lost:
                 # Jobs are cancelled then as well; the files are the other process's.
@@ -228,11 +234,11 @@ class Builder:
                 raise self._cancelled(replay) from error
             raise
 
-    def _slices(self, course: Course, subject: Subject) -> Replay:
+    def _slices(self, course: Course, subject: Subject, target: Target) -> Replay:
         replay, build = course.replay, course.build
         whole = Whole(
             plan=subject.plan,
-            target=self._target(replay, subject, build.up_to),
+            target=target,
             catalog=subject.catalog,
             up_to=build.up_to,
             slicing=build.slicing,
@@ -315,11 +321,13 @@ class Builder:
                 "which it was.",
             )
 
-    def _nothing_yet(self, subject: Subject) -> InvalidRequest:
-        """Say that there is nothing to build from. Raises `Conflict` where a held table is why."""
+    def _epoch(self, subject: Subject) -> Epoch:
+        """Return the epoch to build up to. Raises `Conflict` where a held table leaves none."""
+        if epoch := build_epoch(self._site, subject):
+            return epoch
         name = subject.entry.name
         self._refuse_held(f"generation {next_generation(self._site, name)} of {name}", subject)
-        return InvalidRequest(
+        raise InvalidRequest(
             f"{name} has nothing to be built from yet", remedy="penstock wait --caught-up"
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ from lake.datasets import dataset_of
 from pipeline.ddl.held_tables import retry_command
 from pipeline.typed.columns import EPOCH, LATE
 from projections.run.meanings import meaning_of
-from projections.sql.lineage import readers_of
+from projections.sql.lineage import read_by, readers_of
 from replay.bases import BEGINNING, Base, Start, base_of, parts_of
 from replay.book import ReplayBook
 from replay.effects import Effect, effects_of, features_of
@@ -73,7 +73,8 @@ class HeldInput:
 class Basis:
     """What a plan was made of: it is applied as long as none of this has changed.
 
-    That the log went on is no change: a build then takes in more.
+    That the log went on is no change: a build then takes in more. `inputs`: the generations of the
+    other projections that are read.
     """
 
     live_generation: int
@@ -82,6 +83,7 @@ class Basis:
     query: str
     meaning: str
     base: str | None = None
+    inputs: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,11 +188,13 @@ def plan_replay(
         new_features=_new_features(site, subject),
         not_rebuilt=tuple(item.name for item in inputs),
         go_back=f"penstock replay rollback {name}",
-        basis=_basis(subject, generation, base, include_late=include_late),
+        basis=_basis(site, subject, generation, base, include_late=include_late),
     )
 
 
-def _basis(subject: Subject, generation: int, base: Base | None, *, include_late: bool) -> Basis:
+def _basis(
+    site: Site, subject: Subject, generation: int, base: Base | None, *, include_late: bool
+) -> Basis:
     entry = subject.entry
     return Basis(
         live_generation=entry.generation,
@@ -198,8 +202,14 @@ def _basis(subject: Subject, generation: int, base: Base | None, *, include_late
         live_query=declaration(entry.name, entry.text).fingerprint,
         query=subject.plan.fingerprint,
         meaning=meaning_of(subject.plan, include_late=include_late or entry.include_late),
-        base=None if base is None else f"{base.savepoint or 'version'} {base.version}",
+        base=None if base is None else _told(base),
+        inputs={name: entry_of(site, name).generation for name in sorted(read_by(subject.plan))},
     )
+
+
+def _told(base: Base) -> str:
+    """Say which base it is: of the same moment, one that has come nearer to it is no other."""
+    return base.asked if base.savepoint is None else f"{base.savepoint} {base.version}"
 
 
 def refuse_changed(
@@ -216,7 +226,7 @@ def refuse_changed(
         raise InvalidRequest(
             "the file is no plan", remedy=f"penstock replay plan {now.name} --json > plan.json"
         )
-    moved = [name for name, value in found.items() if before.get(name) != value]
+    moved = [each for each, value in found.items() if (before.get(each) or None) != (value or None)]
     if "query" in moved:
         moved.remove("meaning")  # Of another query that says nothing more.
     if moved:

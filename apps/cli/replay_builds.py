@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -114,14 +115,25 @@ def apply(
     agreed = read_plan(planned, name, given=given)
     if agreed:
         text, include_late, start = agreed["text"], agreed["include_late"], start_of(agreed)
-    # Before Spark starts, which takes seconds.
-    now = plan_replay(site, name, text=text, include_late=include_late, start=start)
+    look = partial(plan_replay, site, name, text=text, include_late=include_late, start=start)
+
+    def refuse_stale() -> None:
+        if agreed:
+            refuse_changed(agreed, look())
+
+    now = look()  # Before Spark starts, which takes seconds.
     begun = [each for each in book.of(name) if each.state in UNFINISHED]
     if agreed:
         refuse_changed(agreed, now, unfinished=begun[0].generation if begun else None)
     refuse_full(now)
     built = builder_of(found, site).build(
-        name, text=text, include_late=include_late, slices=slices, rate=rate, start=start
+        name,
+        text=text,
+        include_late=include_late,
+        slices=slices,
+        rate=rate,
+        start=start,
+        agreed=refuse_stale,
     )
     _emit_built(built, as_json=as_json)
 

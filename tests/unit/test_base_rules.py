@@ -69,6 +69,12 @@ def test_p6_a_position_or_time_begins_with_the_last_epoch_that_has_nothing_beyon
     assert rows_of(made.lake, part)["id"].to_pylist() == [*range(1, epoch + 1)]
 
 
+def test_p6_a_base_is_not_newer_than_the_build_though_the_projection_went_on(lake: Lake) -> None:
+    found = base(lived(lake), Start(position=30), up_to=2)
+    assert found is not None
+    assert (found.epoch, found.rows) == (2, 2)
+
+
 def test_a_range_beyond_the_log_is_refused(lake: Lake) -> None:
     made = lived(lake)
     with pytest.raises(NotFound, match=r"position 31 is beyond the log, whose last event .* 30"):
@@ -97,7 +103,7 @@ def test_p6_rows_that_another_meaning_made_are_refused(lake: Lake) -> None:
         other = SQL.format(name=NAME, key="id").replace("word FROM", "upper(word) AS word FROM")
         assert "mean something else since epoch 3" in refusal(made, start, text=other)
         assert "mean something else" in refusal(made, start, late=True)
-        assert "is of epoch 3, the build of 2" in refusal(made, start, up_to=2)
+    assert "is of epoch 3, the build of 2" in refusal(made, KEPT, up_to=2)
 
 
 def test_p6_rows_of_which_nobody_knows_what_made_them_are_refused(lake: Lake) -> None:
@@ -162,6 +168,24 @@ def test_a_base_is_cut_into_parts_that_fit(lake: Lake, monkeypatch: pytest.Monke
     rows = [n for part in parts for n in rows_of(made.lake, part)["id"].to_pylist()]
     assert sorted(rows) == [1, 2, 3, 90, 91, 92]
     assert [p.sizes for p in parts_of(made.site, NAME, found)] == [p.sizes for p in parts]
+
+
+def test_a_plan_from_the_last_position_holds_while_the_log_goes_on(lake: Lake) -> None:
+    """Also with epochs that bring changes alone, and so are no further."""
+    made = lived(lake)
+    last = Start(position=30)
+    told = document(plan_replay(made.site, NAME, start=last))
+    ours = meaning_of(subject_of(made.site, NAME).plan, include_late=False)
+    for epoch, head in ((4, 30), (5, 50)):
+        made.epoch(head=head)
+        made.derive({TOLD: words((epoch, "w"), epoch=epoch, _late=[False])}, epoch)
+        made.run(NAME, words((epoch, "w"), epoch=epoch), epoch, meaning=ours)
+        now = plan_replay(made.site, NAME, start=start_of(told))
+        assert now.base is not None
+        assert now.base.epoch == 4
+        refuse_changed(told, now)
+    with pytest.raises(Conflict, match="is stale: base was position 30, is position 29"):
+        refuse_changed(told, plan_replay(made.site, NAME, start=Start(position=29)))
 
 
 def test_a_plan_from_a_savepoint_is_stale_when_that_is_another_one(lake: Lake) -> None:

@@ -17,11 +17,13 @@ from kernel.positions import Epoch
 from lake.layout import Lake
 from lake.tables import Tables
 from pipeline.ddl.held_tables import NO_ORDER, Hold
+from projections.run.catalog import LIVE, PROJECTION, Entry
 from replay.book import Replay, ReplayBook, State
 from replay.build import Builder
 from replay.planning import ReplayChange, ReplayPlan, plan_replay, refuse_changed, refuse_full
 from replay.rates import FAST_ROWS_PER_S, RatesOf
 from replay.subject import anything_new, reachable, subject_of
+from replay.swap import swap
 from tests.support.lake.handmade import SQL, HandMade, NoSpark, words
 
 NAME = "report"
@@ -234,6 +236,30 @@ def test_a_plan_is_looked_at_before_an_unfinished_build_of_it_is_gone_on_with(
     with pytest.raises(Conflict, match=r"stale: live generation was 1, is 4$"):
         commands.apply(NAME, planned=plan, workspace=tmp_path)
     assert built == [NAME]
+
+
+def test_a_swap_of_what_is_read_between_the_look_at_a_plan_and_the_build_is_seen(
+    made: HandMade, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = SQL.format(name="reader", key="id").replace("STREAM events.thing.told", NAME)
+    made.deployed.put([Entry(kind=PROJECTION, name="reader", generation=1, status=LIVE, text=text)])
+    planned = document(plan_replay(made.site, "reader"))
+    assert planned["basis"]["inputs"] == {NAME: 1}
+    (plan := tmp_path / "plan.json").write_text(json.dumps(planned))
+    monkeypatch.setenv("PENSTOCK_LAKE_PATH", made.lake.root)
+
+    def begun(*_: object) -> Builder:
+        made.build(NAME, words((1, "w")), 1)
+        swap(made.site, NAME, catch_up=lambda replay: replay)
+        return Builder(NoSpark(), made.site, lambda _: None)
+
+    monkeypatch.setattr(commands, "builder_of", begun)
+    with pytest.raises(Conflict, match=r"stale: inputs was .'report': 1., is .'report': 2."):
+        commands.apply("reader", planned=plan, workspace=tmp_path)
+    assert ReplayBook(made.lake, Tables()).of("reader") == [], "nothing was begun"
+    earlier = {name: value for name, value in planned["basis"].items() if name != "inputs"}
+    with pytest.raises(Conflict, match="inputs was None"):
+        refuse_changed({"basis": earlier}, plan_replay(made.site, "reader"))
 
 
 @pytest.mark.parametrize(
