@@ -36,7 +36,7 @@ from projections.run.catalog import Entry
 from projections.run.derived_holds import why_it_waits
 from projections.run.projector import BOUNDED_BYTES, Projector
 from projections.run.targets import Target
-from replay.bases import BEGINNING, Base, Start, base_of, parts_of
+from replay.bases import BEGINNING, Start, base_of, parts_of
 from replay.book import READY, UNFINISHED, Replay, ReplayBook, State
 from replay.cancel import ABANDONED_AFTER, is_alive, remove_abandoned, remove_files
 from replay.course import Course, Report
@@ -47,8 +47,8 @@ from replay.progress import watched
 from replay.slice_writer import FAILURES, SliceWriter, Whole
 from replay.slices import (
     SlicedBuild,
-    Slicing,
     build_of,
+    copying,
     fingerprint_of,
     slice_guard,
     slicing_of,
@@ -128,7 +128,7 @@ class Builder:
         if base is None:
             slicing = slicing_of(subject.plan, rows, slices=slices, rate=rate)
         else:
-            rows, slicing = base.rows, self._copying(name, base, slices)
+            rows, slicing = base.rows, copying(parts_of(self._site, name, base), slices, rate)
         build = SlicedBuild(
             claim=uuid.uuid4().hex,
             up_to=epoch,
@@ -278,14 +278,6 @@ class Builder:
             self._writer.finish(whole, resumed=resumed)
         except FAILURES as error:
             raise _failed(replay, whole.slicing.slices, None, error) from error
-
-    def _copying(self, name: str, base: Base, slices: int | None) -> Slicing:
-        if slices is not None:
-            raise InvalidRequest(
-                "a build from a base has the base's files as its slices",
-                remedy="Leave --slices out.",
-            )
-        return Slicing(columns=(), slices=len(parts_of(self._site, name, base)))
 
     def _target(self, replay: Replay, subject: Subject, up_to: Epoch) -> Target:
         begun = build_of(replay.detail)

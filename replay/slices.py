@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from dataclasses import asdict, dataclass
+from math import inf
 from typing import Any
 
 from sqlglot import exp
@@ -47,6 +48,8 @@ that Spark's beginning is not in, and the time left is known. But a slice of few
 costs more to begin than to compute."""
 MOST_SLICES = 32
 """However long the input is: its scans are then still fewer than what is computed from it."""
+MOST_ASKED = 10_000
+"""Of slices that somebody asks for: each is a commit, and scans all that is read."""
 PACE_S = 10.0
 """A build with a limited rate has slices that take about so long."""
 
@@ -132,19 +135,35 @@ def slicing_of(
     plan: Plan, rows: int, *, slices: int | None = None, rate: float | None = None
 ) -> Slicing:
     """Choose slices for a query over so many input rows. Raises `InvalidRequest`."""
-    if (slices is not None and slices < 1) or (rate is not None and rate <= 0):
-        raise InvalidRequest(
-            "a build has one slice or more, and a rate above zero",
-            remedy="Leave --slices and --rate out, or give positive numbers.",
-        )
+    refuse_pace(slices, rate)
     columns = sliceable(plan)
     if not columns:
         return Slicing(columns=(), slices=1)
     if slices is not None:
         return Slicing(columns=columns, slices=slices)
-    each = SLICE_ROWS if rate is None else max(1, min(SLICE_ROWS, int(rate * PACE_S)))
+    each = SLICE_ROWS if rate is None else max(1, int(min(SLICE_ROWS, rate * PACE_S)))
     told = min(LEAST_SLICES, rows // LEAST_ROWS)
     return Slicing(columns=columns, slices=max(1, told, min(MOST_SLICES, -(-rows // each))))
+
+
+def copying(parts: Sized, slices: int | None, rate: float | None) -> Slicing:
+    """Return the slices of a build that copies the parts of a base. Raises `InvalidRequest`."""
+    refuse_pace(slices, rate)
+    if slices is not None:
+        raise InvalidRequest(
+            "a build from a base has the base's files as its slices",
+            remedy="Leave --slices out.",
+        )
+    return Slicing(columns=(), slices=len(parts))
+
+
+def refuse_pace(slices: int | None, rate: float | None) -> None:
+    """Raise `InvalidRequest` for slices or a rate by which no build can go."""
+    if not (slices is None or 0 < slices <= MOST_ASKED) or not (rate is None or 0 < rate < inf):
+        raise InvalidRequest(
+            f"a build has one slice or more, {MOST_ASKED:,} at most, and a rate above zero",
+            remedy="Leave --slices and --rate out, or give positive numbers.",
+        )
 
 
 def sliceable(plan: Plan) -> tuple[str, ...]:

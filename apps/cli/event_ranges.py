@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from apps.access import is_loopback
-from apps.cli.query import moment_of
+from apps.cli.output import text_of
+from apps.cli.query import moment_of, position_of
 from kernel.errors import InvalidRequest, NotFound
 from replay.elsewhere.pace import AtOnce, AtRate, Gaps, InProportion, Pace
 from replay.elsewhere.times import Shift, rate_of, span_of, speed_of
@@ -90,7 +92,8 @@ def _refuse_address(url: str, *, has_token: bool) -> None:
     """
     try:
         place = urlsplit(url)
-        host = place.hostname
+        # A port beyond all ports is told when it is read.
+        host = place.hostname if place.port != 0 else None
     except ValueError:
         place, host = urlsplit(""), None
     if "@" in place.netloc:
@@ -107,6 +110,16 @@ def _refuse_address(url: str, *, has_token: bool) -> None:
         )
 
 
+def token_of(file: Path) -> str:
+    """Read a token from its file. Raises `InvalidRequest` for what no header can carry."""
+    token = text_of(file, "a token").strip()
+    if not token or not token.isascii() or not token.isprintable():
+        raise InvalidRequest(
+            f"{file} holds no token", remedy="Name a file as the other store's .penstock/token."
+        )
+    return token
+
+
 def range_of(
     since: str | None,
     until: str | None,
@@ -114,6 +127,13 @@ def range_of(
     streams: list[str] | None,
 ) -> EventRange:
     """Read which events are asked for. Raises `InvalidRequest`."""
+    for name in (*(categories or ()), *(streams or ())):
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise InvalidRequest(
+                f"{name!a} is not UTF-8, as all names are", remedy="penstock stream categories"
+            ) from None
     return EventRange(
         since=_place(since, "--from"),
         until=_place(until, "--until"),
@@ -229,10 +249,9 @@ def _place(text: str | None, option: str) -> int | str | datetime | None:
         return None
     if text.startswith(_SAVEPOINT):
         return text.removeprefix(_SAVEPOINT)
-    if text.isdecimal():
-        if int(text) < 1:
-            raise InvalidRequest(
-                f"{option} {text}: positions begin with 1", remedy=f"As {option} 1"
-            )
-        return int(text)
-    return moment_of(text)
+    position = position_of(text, option)
+    if position is None:
+        return moment_of(text)
+    if position < 1:
+        raise InvalidRequest(f"{option} {text}: positions begin with 1", remedy=f"As {option} 1")
+    return position

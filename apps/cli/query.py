@@ -19,7 +19,7 @@ from apps.cli.groups import Group
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, table
 from kernel.errors import InvalidRequest, NotFound
-from kernel.positions import Epoch
+from kernel.positions import LARGEST, Epoch
 from lake.layout import Lake
 from service import lake_documents
 
@@ -32,6 +32,7 @@ TableName = Annotated[
 ]
 Limit = Annotated[int, typer.Option("-n", "--limit", min=1, help="At most so many, newest first.")]
 _SHOWN_BYTES = 2_000
+_MOST_DIGITS = len(str(LARGEST))
 
 
 def register(app: typer.Typer) -> None:
@@ -207,7 +208,28 @@ def moment_of(text: str | None) -> datetime | None:
         raise InvalidRequest(
             f"{text!r} is not a time", remedy="Write it as 2013-01-31T12:00:00Z"
         ) from None
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    if moment.tzinfo is None:
+        return moment.replace(tzinfo=UTC)
+    try:
+        moment.astimezone(UTC)
+    except OverflowError:
+        raise InvalidRequest(
+            f"{text!r} is not within the years 1 to 9999 in UTC", remedy="Write a nearer time."
+        ) from None
+    return moment
+
+
+def position_of(text: str, option: str) -> int | None:
+    """Read a position; None for what is no whole number. Raises `InvalidRequest` beyond 64 bits."""
+    if not text.isdecimal():
+        return None
+    # Python reads no number of thousands of digits.
+    if len(text) > _MOST_DIGITS or int(text) > LARGEST:
+        raise InvalidRequest(
+            f"{option} {text[:_MOST_DIGITS]} is no position: these have at most 64 bits",
+            remedy=f"As {option} 1",
+        )
+    return int(text)
 
 
 def _counts(found: EpochPage) -> str:

@@ -16,7 +16,7 @@ import typer
 from apps import settings
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit
-from apps.cli.query import moment_of
+from apps.cli.query import moment_of, position_of
 from apps.cli.replay_pages import document, plan_page
 from apps.cli.replay_plans import read_plan, start_of
 from apps.cli.sites import site_of
@@ -108,7 +108,9 @@ def apply(
     failpoints.arm_from_environment()
     book = book_of(found, name)
     from replay.planning import plan_replay, refuse_changed, refuse_full
+    from replay.slices import refuse_pace
 
+    refuse_pace(slices, rate)
     site = site_of(found)
     text, start = _text(sql), _start(from_savepoint, from_)
     given = sql is not None or include_late or not start.is_beginning
@@ -236,4 +238,5 @@ def _start(savepoint: str | None, where: str | None) -> Start:
         return Start(savepoint=savepoint)
     if where is None:
         return BEGINNING
-    return Start(position=int(where)) if where.isdecimal() else Start(at=moment_of(where))
+    position = position_of(where, "--from")
+    return Start(at=moment_of(where)) if position is None else Start(position=position)

@@ -14,9 +14,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from apps import settings
-from apps.cli.event_ranges import elsewhere_of, pace_of, range_of, selection_of, times_of
+from apps.cli.event_ranges import (
+    elsewhere_of,
+    pace_of,
+    range_of,
+    selection_of,
+    times_of,
+    token_of,
+)
 from apps.cli.options import JsonOption, WorkspaceOption
-from apps.cli.output import emit, text_of
+from apps.cli.output import emit
 from apps.cli.query import lake_of
 from eventstore.lifecycle import METADATA_SUFFIX
 from kernel import failpoints
@@ -82,7 +89,8 @@ Effects = Annotated[
     bool, typer.Option("--effects", help="Let webhooks and mail of the other store send them.")
 ]
 Partitions = Annotated[
-    int | None, typer.Option(min=1, help="Of a topic that is made (default: kafka.partitions).")
+    int | None,
+    typer.Option(min=1, max=10_000, help="Of a topic that is made (default: kafka.partitions)."),
 ]
 TokenFile = Annotated[
     Path | None,
@@ -122,7 +130,7 @@ def events(
     place = elsewhere_of(to, partitions=partitions, token_file=token_file)
     pace, times = pace_of(rate, speed, max_gap, gaps), times_of(shift, starting)
     asked = range_of(from_, until, category, stream)
-    token = None if token_file is None else text_of(token_file, "a token").strip()
+    token = None if token_file is None else token_of(token_file)
     found = settings.load(workspace)
     failpoints.arm_from_environment()
     lake = lake_of(found)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from apps.cli.output import text_of
+from apps.cli.query import moment_of
 from kernel.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from replay.bases import Start
 
 _NEEDED = {"text", "include_late", "basis"}
+_KINDS = {"savepoint": str, "epoch": int, "position": int}
 
 
 def read_plan(path: Path | None, name: str, *, given: bool) -> dict[str, Any]:
@@ -34,12 +35,15 @@ def read_plan(path: Path | None, name: str, *, given: bool) -> dict[str, Any]:
     remedy = f"penstock replay plan {name} --json > plan.json"
     try:
         document: dict[str, Any] = json.loads(text_of(path, "a plan"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"{path} is no plan: {error}", remedy=remedy) from error
     if not isinstance(document, dict) or document.get("name") != name:
         raise InvalidRequest(f"{path} is no plan for {name}", remedy=remedy)
     if lacking := sorted(_NEEDED - {*document}):
         raise InvalidRequest(f"{path} is no plan: it lacks {', '.join(lacking)}", remedy=remedy)
+    late = document["include_late"]
+    if not isinstance(document["text"], str | None) or not isinstance(late, bool):
+        raise InvalidRequest(f"{path} is no plan: its query is none", remedy=remedy)
     return document
 
 
@@ -49,8 +53,10 @@ def start_of(document: Mapping[str, Any]) -> Start:
 
     given = document.get("start") or {}
     try:
-        at = given.get("at")
-        return Start(**{**given, "at": None if at is None else datetime.fromisoformat(at)})
+        for name, kind in _KINDS.items():
+            if given.get(name) is not None and type(given[name]) is not kind:
+                raise TypeError(f"its {name} is {given[name]!r}")
+        return Start(**{**given, "at": moment_of(given.get("at"))})
     except (TypeError, ValueError, AttributeError) as error:
         raise InvalidRequest(
             f"the file is no plan: {error}", remedy="penstock replay plan NAME --json > plan.json"

@@ -205,4 +205,8 @@ def test_a_plan_from_a_savepoint_is_stale_when_that_is_another_one(lake: Lake) -
     assert start_of({"start": {"at": "2026-01-01 00:00:00+00:00"}}) == at
     with pytest.raises(InvalidRequest, match="is no plan"):
         start_of({"start": {"where": 1}})
+    for given in ({"position": "1"}, {"position": True}, {"at": 3}, {"at": "then"}, {"epoch": 1.5}):
+        with pytest.raises(InvalidRequest):
+            start_of({"start": given})
+    assert start_of({"start": {"at": "2026-01-01"}}) == at, "without a zone it is UTC"
     assert replace(plan.start, savepoint=None).is_beginning

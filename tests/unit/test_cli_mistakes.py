@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from apps.cli import main
+from apps.cli.event_ranges import token_of
+from apps.cli.query import position_of
 from kernel.errors import EXIT_FAILED, EXIT_UNHEALTHY, EXIT_USAGE, ContractViolation
 from tests.docs.cli_reference import leaves
 
@@ -100,6 +102,17 @@ MISTAKES = [
     ("replay events --to store:http://[::1", EXIT_USAGE, "is no address of a service"),
     ("replay events --to store:http://[::1]:7170", EXIT_FAILED, "there is no lake"),
     ("replay events --to topic:t", EXIT_FAILED, "there is no lake"),
+    ("replay events --to store:http://127.0.0.1:99999", EXIT_USAGE, "is no address of a service"),
+    ("replay events --to topic:t --partitions 99999999999", EXIT_USAGE, "expected 10000 or less"),
+    ("replay events --to topic:t --from 9223372036854775808", EXIT_USAGE, "have at most 64 bits"),
+    ("replay events --to topic:t --from 0001-01-01T00:00+14:00", EXIT_USAGE, "the years 1 to 9999"),
+    (
+        "replay events --to topic:t --until 9999-12-31T23:00-02:00",
+        EXIT_USAGE,
+        "the years 1 to 9999",
+    ),
+    ("replay events --to topic:t --stream order-\udcff", EXIT_USAGE, "is not UTF-8"),
+    ("replay plan 'a.\"b'", EXIT_FAILED, 'no projection a."b; there are: none'),
     ("replay apply nope", EXIT_FAILED, "no projection nope; there are: none"),
     ("source status nope", EXIT_FAILED, "no source nope; there are: none"),
     ("source add shop", EXIT_USAGE, "fix: penstock source add NAME --dsn TEXT --tables TEXT"),
@@ -178,6 +191,24 @@ def test_a_mistake_is_answered_in_words(
     assert GENERIC not in shown.err
     assert "secret" not in shown.err
     assert not any(tmp_path.iterdir()), "a command that only asks leaves nothing behind"
+
+
+def test_a_position_of_thousands_of_digits_is_refused_as_one_of_twenty() -> None:
+    with pytest.raises(ContractViolation, match="at most 64 bits"):
+        position_of("9" * 5000, "--from")
+    assert (position_of("9223372036854775807", "--from"), position_of("-1", "--from")) == (
+        2**63 - 1,
+        None,
+    )
+
+
+@pytest.mark.parametrize("text", ["", " \n", "two\nlines", "clé"])
+def test_a_file_without_a_token_that_a_call_can_carry_is_refused(text: str, tmp_path: Path) -> None:
+    (file := tmp_path / "token").write_text(text, encoding="utf-8")
+    with pytest.raises(ContractViolation, match="holds no token"):
+        token_of(file)
+    file.write_text("t0ken\n", encoding="utf-8")
+    assert token_of(file) == "t0ken"
 
 
 def test_an_address_without_its_scheme_is_answered_with_the_whole_one(

@@ -268,6 +268,17 @@ def test_a_swap_of_what_is_read_between_the_look_at_a_plan_and_the_build_is_seen
         ('{"name": "report"}', False, "it lacks basis, include_late, text"),
         ('{"name": "other"}', False, "is no plan for report"),
         ("[", False, "is no plan"),
+        ("[" * 100_000, False, "is no plan"),
+        (
+            '{"name": "report", "basis": {}, "include_late": 1, "text": "x"}',
+            False,
+            "its query is none",
+        ),
+        (
+            '{"name": "report", "basis": {}, "include_late": false, "text": 1}',
+            False,
+            "its query is none",
+        ),
         ("{}", True, "give nothing beside it"),
     ],
 )

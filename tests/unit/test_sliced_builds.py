@@ -23,11 +23,13 @@ from replay.progress import BuildProgress
 from replay.slices import (
     LEAST_ROWS,
     LEAST_SLICES,
+    MOST_ASKED,
     MOST_SLICES,
     SLICE_ROWS,
     SlicedBuild,
     Slicing,
     build_of,
+    copying,
     slicing_of,
 )
 from tests.support.lake.handmade import SQL, HandMade, NoSpark
@@ -70,6 +72,7 @@ def a_build(**changes: object) -> SlicedBuild:
         (10, 7, None, 7),
         (1000, None, 10.0, 10),
         (10, None, 0.5, 2),
+        (10, None, 1e308, 1),
     ],
 )
 def test_the_number_of_slices_follows_from_rows_and_rate(
@@ -79,11 +82,21 @@ def test_the_number_of_slices_follows_from_rows_and_rate(
     assert slicing_of(plan, rows, slices=slices, rate=rate).slices == max(expected, 1)
 
 
-@pytest.mark.parametrize(("slices", "rate"), [(0, None), (None, 0.0), (None, -1.0)])
-def test_slices_and_rates_are_positive(slices: int | None, rate: float | None) -> None:
+@pytest.mark.parametrize(
+    ("slices", "rate"),
+    [
+        *((0, None), (MOST_ASKED + 1, None)),
+        *((None, rate) for rate in (0.0, -1.0, float("nan"), float("inf"))),
+    ],
+)
+def test_slices_and_rates_are_positive_and_have_an_end(
+    slices: int | None, rate: float | None
+) -> None:
     plan = of(f"SELECT flight, delay FROM {FLIGHTS}", key="flight")
     with pytest.raises(InvalidRequest):
         slicing_of(plan, 10, slices=slices, rate=rate)
+    with pytest.raises(InvalidRequest):
+        copying(["a base"], slices, rate)
 
 
 @pytest.mark.parametrize(
