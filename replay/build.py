@@ -249,6 +249,7 @@ class Builder:
         # The table knows what the book may have missed.
         first = self._writer.done(whole, slice_guard(replay.name, replay.generation, 0))
         course.found(first)
+        course.sizes = [sum(part.sizes.values()) for part in whole.parts]
         for number in range(first, build.slicing.slices):
             course.wait()
             if course.pausing:

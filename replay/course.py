@@ -8,7 +8,7 @@ not heard of for too long.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from kernel.errors import Cancelled, Conflict
@@ -18,6 +18,8 @@ from replay.progress import TICK_S, BuildProgress
 from replay.slices import SlicedBuild
 
 Report = Callable[[BuildProgress], None]
+_LEAST_SHARE = 0.1
+"""Of a mean slice, what a small one takes at least: its commit."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -25,6 +27,7 @@ class Course:
     """Counts slices and keeps the book informed.
 
     `age_s`: of the newest input, at the start; None where nobody knows any more.
+    `sizes`: of the slices, where they are not about equally large.
     """
 
     book: ReplayBook
@@ -33,6 +36,7 @@ class Course:
     report: Report
     every_s: float
     age_s: float | None
+    sizes: Sequence[int] = ()
     pausing: bool = False
     lost: bool = False
     _started: float = field(default_factory=time.monotonic)
@@ -171,12 +175,26 @@ class Course:
     def _time_left(self) -> tuple[float, float] | None:
         build = self.build
         own = build.done - self._slices_before
-        earlier, here = build.seconds[: len(build.seconds) - own], build.seconds[-own:]
+        shares = _shares(self.sizes) or [1.0] * build.slicing.slices
+        earlier = _whole(build.seconds[: len(build.seconds) - own], shares)
+        here = _whole(build.seconds[-own:] if own else (), shares[self._slices_before :])
         slices = build.slicing.slices
         return seconds_left(
-            here if own else (),
+            here,
             slices - build.done,
             earlier=earlier,
             running_s=self.running_s,
             pace_s=0.0 if build.rate is None else build.rows / slices / build.rate,
+            sizes=shares[build.done :],
         )
+
+
+def _shares(sizes: Sequence[int]) -> list[float]:
+    """Return how much of a mean slice each one is; none where that is not known."""
+    mean = sum(sizes) / max(len(sizes), 1)
+    return [max(size / mean, _LEAST_SHARE) for size in sizes] if mean else []
+
+
+def _whole(seconds: Sequence[float], shares: Sequence[float]) -> list[float]:
+    """Return how long mean slices would have taken in place of these."""
+    return [each / share for each, share in zip(seconds, shares, strict=False)]

@@ -31,39 +31,47 @@ def seconds_left(
     earlier: Sequence[float] = (),
     running_s: float = 0.0,
     pace_s: float = 0.0,
+    sizes: Sequence[float] = (),
 ) -> tuple[float, float] | None:
     """Return the seconds left, at least and at most; None where nothing was measured yet.
 
     `own`: how long the slices of this process took, `earlier` those of others before it. `left`
     are to be done, the first of them under way for `running_s`. None takes less than `pace_s`.
+    `sizes` are theirs, against the mean of all slices, and times are of one of that mean; without
+    any, slices are about equally large.
     """
     if left <= 0:
         return 0.0, 0.0
+    sizes = sizes or [1.0] * left
     known = own if len(own) > 1 else earlier
     if len(known) < 2:
-        return _after_one(own[0], left, running_s, pace_s) if own else None
+        return _after_one(own[0], sum(sizes), running_s, pace_s) if own else None
     usual, spread = _usual(known)
     first = own[0] if own else known[0]
-    rest = _rest(own, left, usual, first, running_s, pace_s)
+    rest = _rest(len(own), sizes, usual, first, running_s, pace_s)
     doubt = max(_SURE, _DOUBT * spread / usual if usual else 0.0)
     return rest * max(0.0, 1 - doubt), rest * (1 + doubt)
 
 
-def _after_one(first: float, left: int, running_s: float, pace_s: float) -> tuple[float, float]:
+def _after_one(first: float, left: float, running_s: float, pace_s: float) -> tuple[float, float]:
     """Return the bounds that one slice tells: how much of it was a beginning is not known yet."""
     least, most = max(first * _COLD_SHARE, pace_s), max(first, pace_s)
     return max(0.0, left * least - running_s), max(0.0, left * most - running_s)
 
 
 def _rest(
-    own: Sequence[float], left: int, usual: float, first: float, running_s: float, pace_s: float
+    begun: int,
+    sizes: Sequence[float],
+    usual: float,
+    first: float,
+    running_s: float,
+    pace_s: float,
 ) -> float:
     """Add up what the slices that are left take; the one under way takes a tenth of it more."""
     excess = max(0.0, first - usual)
-    begun = len(own)
     each = [
-        max(pace_s, usual + (excess if k == 1 else WARMING * excess / k))
-        for k in range(begun + 1, begun + left + 1)
+        size * max(pace_s, usual + (excess if k == 1 else WARMING * excess / k))
+        for k, size in enumerate(sizes, start=begun + 1)
     ]
     return max(each[0] - running_s, each[0] / 10) + sum(each[1:])
 

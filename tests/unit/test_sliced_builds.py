@@ -212,6 +212,23 @@ def test_a_course_counts_rows_slices_and_what_it_is_behind(course: Course) -> No
     assert "1 to 6 s left" in one.line
 
 
+def test_time_left_goes_by_the_sizes_of_slices_that_are_unlike(made: HandMade) -> None:
+    """The parts of a base are files: some are many times as large as others."""
+    sizes = (64, 64, 64, 640, 6, 320)
+    course = begun(made, a_build(slicing=Slicing(columns=(), slices=len(sizes))))
+    course.sizes = sizes
+    course.found(0)
+    seen: list[BuildProgress] = []
+    course.report = seen.append
+    for size in sizes[:-1]:
+        course.finished(max(size / 32, 0.6))  # A commit takes that.
+    for done, told in enumerate(seen[1:], start=2):
+        low, high = told.eta_s or (0.0, 0.0)
+        truth = sum(sizes[done:]) / 32
+        assert low <= truth <= high, done
+        assert high - low < truth, done
+
+
 def test_a_course_that_was_paused_ends_after_its_slice(made: HandMade, course: Course) -> None:
     assert ReplayBook(made.lake, Tables()).pause(NAME).state is State.PAUSED
     assert course.tick(0.1), "the slice under way is finished"
