@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from math import sqrt
 
 WARMING = 0.2
-_FADING = 0.8
+_FADING = 0.75
 """A slice counts so much less than the one behind it."""
 _SURE = 0.16
 """What is told is a range of at least so much to both sides: no machine is as busy at all times."""
