@@ -7,7 +7,6 @@ order; it gives the matches as a list of structs. The search tries what the patt
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Context, Decimal, localcontext
@@ -16,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from kernel.errors import InvalidRequest
+from projections.run.match_values import OPERATORS, quotient, sortable, total_of
 from projections.run.spark_values import divided
 from projections.sql.decimals import DECIMAL
 from projections.sql.formulas import (
@@ -37,7 +37,6 @@ MOST_STEPS = 1_000_000
 """So many steps a search from one row may take before it is given up as hopeless."""
 _EXACT = Context(prec=200)
 """Python rounds decimals to 28 digits by itself, where Spark's have up to 38, and products more."""
-_LEAST, _GREATEST = -(2**63), 2**63 - 1
 
 Row = dict[str, Any]
 
@@ -111,7 +110,7 @@ class Matcher:
 
     def _order(self, row: Row) -> list[tuple[Any, ...]]:
         """Order rows by time and place, then by all that they hold, as every other operator."""
-        return [_sortable(row[name]) for name in (self.time, *self.taken)]
+        return [sortable(row[name]) for name in (self.time, *self.taken)]
 
 
 class _Search:
@@ -235,15 +234,6 @@ def _rows(bound: _Bound | None) -> list[tuple[str, Row]]:
     return found[::-1]
 
 
-def _sortable(value: Any) -> tuple[Any, ...]:
-    """Return what orders values of one column, NULL last, NaN behind all numbers."""
-    if value is None:
-        return (1,)
-    if isinstance(value, float):
-        return (0, math.isnan(value), 0.0 if math.isnan(value) else value, math.copysign(1, value))
-    return (0, value)
-
-
 def _picked(pick: Pick, matched: Sequence[tuple[str, Row]]) -> Any:
     """Return a measure: an average of decimals with as many digits as its type has, as in SQL."""
     size = DECIMAL.fullmatch(pick.type)
@@ -261,33 +251,26 @@ def _taken(taken: Taken, matched: Sequence[tuple[str, Row]]) -> Any:
     rows = [row for variable, row in matched if taken.variable in (None, variable)]
     if taken.column is None:
         return len(rows)
+    if taken.take in (Take.FIRST, Take.LAST):
+        rows = rows[:1] if taken.take is Take.FIRST else rows[-1:]
+    if taken.failed is not None and any(row[taken.failed] for row in rows):
+        raise InvalidRequest(
+            "a division by zero, or a text that a cast cannot read, in an aggregate of a pattern",
+            remedy="Let the variable's condition keep such rows out.",
+        )
     values = [row[taken.column] for row in rows]
     if taken.take in (Take.FIRST, Take.LAST):
-        return (values[0] if taken.take is Take.FIRST else values[-1]) if values else None
+        return values[0] if values else None
     known = [value for value in values if value is not None]
     if taken.take is Take.COUNT:
         return len(known)
     if not known:
         return None
     if taken.take in (Take.MIN, Take.MAX):
-        chosen = (min if taken.take is Take.MIN else max)(known, key=_sortable)
+        chosen = (min if taken.take is Take.MIN else max)(known, key=sortable)
         return chosen + 0.0 if isinstance(chosen, float) else chosen
-    total = _total(known)
-    return total if taken.take is Take.SUM else _divided(total, len(known))
-
-
-def _total(values: Sequence[Any]) -> Any:
-    """Add values, floating-point numbers in ascending order so that the sum is always the same."""
-    first, *others = sorted(values, key=_sortable)
-    for value in others:
-        first = first + value
-    return _in_range(first)
-
-
-def _in_range(value: Any) -> Any:
-    if isinstance(value, int) and not _LEAST <= value <= _GREATEST:
-        raise InvalidRequest("a whole number in a pattern is too large", remedy="Use DOUBLE.")
-    return value
+    total = total_of(known)
+    return total if taken.take is Take.SUM else quotient(total, len(known))
 
 
 def _compiled(formula: Formula) -> _Condition:
@@ -306,7 +289,7 @@ def _compiled(formula: Formula) -> _Condition:
                 return _connected(*parts, decides=formula.sign == "or")
             if formula.sign == "coalesce":
                 return _first_known(parts)
-            operator = _OPERATORS[formula.sign]
+            operator = OPERATORS[formula.sign]
             return lambda bound: operator(*(part(bound) for part in parts))
 
 
@@ -331,70 +314,3 @@ def _first_known(parts: Sequence[_Condition]) -> _Condition:
         return next((value for value in values if value is not None), None)
 
     return known
-
-
-def _compared(holds: Callable[[int], bool]) -> Callable[[Any, Any], Any]:
-    def compare(one: Any, other: Any) -> Any:
-        return None if one is None or other is None else holds(_order_of(one, other))
-
-    return compare
-
-
-def _order_of(one: Any, other: Any) -> int:
-    """Return below, equal or above zero; NaN equals itself and is above all other numbers."""
-    one, other = _alike(one, other)
-    nan = [isinstance(each, float) and math.isnan(each) for each in (one, other)]
-    if any(nan):
-        return int(nan[0]) - int(nan[1])
-    return int(one > other) - int(one < other)
-
-
-def _alike(one: Any, other: Any) -> tuple[Any, Any]:
-    """Return two values as they are compared and computed: any number beside a double as one."""
-    if isinstance(one, float) or isinstance(other, float):
-        return float(one), float(other)
-    return one, other
-
-
-def _computed(compute: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    def both(one: Any, other: Any) -> Any:
-        if one is None or other is None:
-            return None
-        return _in_range(compute(*_alike(one, other)))
-
-    return both
-
-
-def _divided(one: Any, other: Any) -> Any:
-    if other == 0:
-        raise InvalidRequest("division by zero in a pattern", remedy="Test the divisor first.")
-    one, other = _alike(one, other)
-    if isinstance(one, Decimal) or isinstance(other, Decimal):
-        return one / other
-    return float(one) / float(other)
-
-
-def _same(one: Any, other: Any) -> bool:
-    if one is None or other is None:
-        return one is other
-    return _order_of(one, other) == 0
-
-
-_OPERATORS: dict[str, Callable[..., Any]] = {
-    "not": lambda one: None if one is None else not one,
-    "=": _compared(lambda order: order == 0),
-    "<>": _compared(lambda order: order != 0),
-    ">": _compared(lambda order: order > 0),
-    ">=": _compared(lambda order: order >= 0),
-    "<": _compared(lambda order: order < 0),
-    "<=": _compared(lambda order: order <= 0),
-    "<=>": _same,
-    "+": _computed(lambda one, other: one + other),
-    "-": _computed(lambda one, other: one - other),
-    "*": _computed(lambda one, other: one * other),
-    "/": _computed(_divided),
-    "neg": lambda one: None if one is None else -one,
-    "abs": lambda one: None if one is None else abs(one),
-    "length": lambda one: one,
-    "is null": lambda one: one is None,
-}

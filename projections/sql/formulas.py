@@ -42,12 +42,14 @@ class Field:
 class Taken:
     """Something of the match's rows so far, the row that is looked at among them.
 
-    `variable` None means all rows, `column` None counts them.
+    `variable` None means all rows, `column` None counts them. `failed` is a column that says where
+    the value is an error; None where it never is.
     """
 
     take: Take
     variable: str | None
     column: str | None
+    failed: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,5 +144,7 @@ def parts_of(formula: Formula) -> Iterator[Formula]:
 
 def columns_of(formula: Formula) -> set[str]:
     """Return the columns that a formula reads."""
-    found = {part.column for part in parts_of(formula) if isinstance(part, Field | Taken)}
+    parts = [*parts_of(formula)]
+    found = {part.column for part in parts if isinstance(part, Field | Taken)}
+    found |= {part.failed for part in parts if isinstance(part, Taken)}
     return {column for column in found if column is not None}

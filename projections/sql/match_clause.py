@@ -18,8 +18,8 @@ from projections.sql.arguments import read_query
 from projections.sql.durations import FORM as DURATION
 from projections.sql.durations import duration_of
 from projections.sql.patterns import FORM as PATTERN_FORM
-from projections.sql.patterns import Pattern, parse_pattern
-from projections.sql.places import Script, offset_of
+from projections.sql.patterns import Pattern, parse_pattern, variables
+from projections.sql.places import Script, nearest, offset_of
 
 FORM = (
     "FROM STREAM x MATCH_RECOGNIZE (PARTITION BY key ORDER BY occurred_at MEASURES … AS name, … "
@@ -286,3 +286,34 @@ def _within(script: Script, tokens: Sequence[Token]) -> timedelta | None:
             fix=f"{DURATION[0].upper()}{DURATION[1:]}: WITHIN INTERVAL 1 HOUR.",
         )
     return length
+
+
+def check_variables(script: Script, clause: MatchClause, alias: str) -> None:
+    """Refuse names in a clause over `alias` that are unknown, or name two things."""
+    known = frozenset(variables(clause.pattern))
+    if alias.upper() in known:
+        raise script.refusal(
+            f"{alias} is what is read, and a variable of the pattern",
+            at=clause.at,
+            fix="Give what is read another alias.",
+        )
+    seen = set[str]()
+    for each in clause.defines:
+        if each.name not in known:
+            raise script.refusal(
+                f"{each.name} is not in the pattern{nearest(each.name, known)}",
+                at=each.at,
+                fix="Define the variables of PATTERN.",
+            )
+        if each.name in seen:
+            raise script.refusal(
+                f"{each.name} is defined twice", at=each.at, fix="Join the conditions by AND."
+            )
+        seen.add(each.name)
+    named = [name.name for name in clause.partition if isinstance(name, exp.Column)]
+    for each in clause.measures:
+        if each.name.lower() in {name.lower() for name in named}:
+            raise script.refusal(
+                f"two columns are named {each.name}", at=each.at, fix="Name one of them anew."
+            )
+        named.append(each.name)

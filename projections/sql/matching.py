@@ -26,9 +26,10 @@ from projections.sql.formulas import (
     Value,
     family_of,
 )
-from projections.sql.match_clause import MatchClause, MatchSkip, Named
+from projections.sql.match_arguments import tried
+from projections.sql.match_clause import MatchClause, MatchSkip, Named, check_variables
 from projections.sql.patterns import variables
-from projections.sql.places import nearest, offset_of
+from projections.sql.places import offset_of
 from projections.sql.resolving import Names
 from projections.sql.tree import (
     Call,
@@ -96,7 +97,7 @@ class _Reader:
 
     def results(self, node: Node) -> Map:
         self.known = frozenset(variables(self.clause.pattern))
-        self._check_variables()
+        check_variables(self.names.script, self.clause, self.names.scope.sources[0].alias)
         partition = [self._partition(each) for each in self.clause.partition]
         time = self._time()
         conditions = tuple((each.name, self._truth(each)) for each in self.clause.defines)
@@ -128,35 +129,6 @@ class _Reader:
         own = [Computed(name=p.name, expression=column(p.name), type=p.type) for p in partition]
         return Map(input=node, outputs=(*own, *measures))
 
-    def _check_variables(self) -> None:
-        script, seen = self.names.script, set[str]()
-        alias = self.names.scope.sources[0].alias
-        if alias.upper() in self.known:
-            raise script.refusal(
-                f"{alias} is what is read, and a variable of the pattern",
-                at=self.clause.at,
-                fix="Give what is read another alias.",
-            )
-        for each in self.clause.defines:
-            if each.name not in self.known:
-                raise script.refusal(
-                    f"{each.name} is not in the pattern{nearest(each.name, self.known)}",
-                    at=each.at,
-                    fix="Define the variables of PATTERN.",
-                )
-            if each.name in seen:
-                raise script.refusal(
-                    f"{each.name} is defined twice", at=each.at, fix="Join the conditions by AND."
-                )
-            seen.add(each.name)
-        named = [name.name for name in self.clause.partition if isinstance(name, exp.Column)]
-        for each in self.clause.measures:
-            if each.name.lower() in {name.lower() for name in named}:
-                raise script.refusal(
-                    f"two columns are named {each.name}", at=each.at, fix="Name one of them anew."
-                )
-            named.append(each.name)
-
     def _partition(self, node: exp.Expr) -> Computed:
         if not isinstance(node, exp.Column):
             raise self.names.script.refusal(
@@ -185,6 +157,10 @@ class _Reader:
 
         Where one of `unless` is true of the row, the expression may be an error and is not asked.
         """
+        return self._kept(self._flat(_asked(node, unless), own), offset_of(node, self.clause.at))
+
+    def _flat(self, node: exp.Expr, own: str | None) -> exp.Expr:
+        """Return an expression over one row as one over the columns of the rows below."""
         at = offset_of(node, self.clause.at)
 
         def alone(found: exp.Expr) -> exp.Expr:
@@ -197,10 +173,13 @@ class _Reader:
         def inner(found: exp.Expr) -> exp.Expr:
             return exp.Paren(this=found.expressions[0]) if _is_neighbour(found) else found
 
-        plain = _asked(node, unless).transform(alone)
+        plain = node.copy().transform(alone)
         check(self.names.script, plain.copy().transform(inner), at=at, aggregates=False)
         flat = self.names.flat(self.names.scope.resolve(plain))
-        flat = flat.transform(lambda f: self._neighbour(f, at) if _is_neighbour(f) else f)
+        return flat.transform(lambda f: self._neighbour(f, at) if _is_neighbour(f) else f)
+
+    def _kept(self, flat: exp.Expr, at: int) -> str:
+        """Return the column that an expression over one row is."""
         text = same_text(flat)
         if text not in self.rows:
             made = self.names.computed(f"__v{len(self.rows)}", flat)
@@ -347,7 +326,9 @@ class _Reader:
         variable = next(iter(used), None)
         if isinstance(inner, exp.Star) or isinstance(getattr(inner, "this", None), exp.Star):
             return Taken(Take.COUNT, variable, None)
-        return Taken(_TAKES[type(node)], variable, self._row(inner, variable))
+        value, failed = tried(self._flat(inner, variable), self.names.type_of)
+        beside = None if failed is None else self._kept(failed, at)
+        return Taken(_TAKES[type(node)], variable, self._kept(value, at), beside)
 
     def _nested(self, inner: exp.Expr) -> bool:
         return any(isinstance(found, exp.AggFunc) for found in inner.walk())

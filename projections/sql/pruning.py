@@ -145,7 +145,7 @@ def _pushed(join: Join, where: tuple[exp.Expr, ...]) -> tuple[Join, tuple[exp.Ex
 def _match(node: Match, needed: Set[str]) -> Match:
     picks = tuple(each for each in node.picks if each.name in needed)
     wanted = {*node.partition, node.time}.union(*(columns_of(f) for _, f in node.conditions))
-    wanted |= {each.taken.column for each in picks if each.taken.column is not None}
+    wanted = wanted.union(*(columns_of(each.taken) for each in picks))
     return replace(node, input=_exactly(node.input, wanted), picks=picks)
 
 

@@ -10,7 +10,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from kernel.errors import InvalidRequest
+from kernel.errors import ContractViolation, InvalidRequest
 from projections.run import matcher
 from projections.run.dataflow import Dataflow
 from projections.run.matcher import Matcher
@@ -128,6 +128,7 @@ PRICED = {
     "n": ("BIGINT", pa.int64()),
     "price": ("DECIMAL(38,18)", pa.decimal128(38, 18)),
     "ratio": ("DOUBLE", pa.float64()),
+    "word": ("STRING", pa.string()),
     "occurred_at": ("TIMESTAMP", pa.timestamp("us", "UTC")),
 }
 LONG, LONGER = "12345678901234567890.123456789012345678", "12345678901234567890.123456789012345679"
@@ -194,6 +195,35 @@ def test_an_average_of_decimals_has_as_many_digits_as_its_type(
     assert made["n"].to_pylist() == [Decimal(mean)]
 
 
+@pytest.mark.parametrize(
+    ("measure", "define", "value"),
+    [
+        # Of the rows with the numbers 0, 1 and 2 the first one never is an A.
+        ("CAST(SUM(10 / A.n) AS INT) AS n", "A AS A.n <> 0", 15),
+        ("CAST(SUM(10 / A.n) AS INT) AS n", "A AS A.n > X.n", 15),
+        ("CAST(LAST(10 / (A.n - 1)) AS INT) AS n", "A AS A.n > X.n", 10),
+        ("COUNT(8 / A.n / A.n) AS n", "A AS A.n > X.n", 2),
+        ("SUM(7 % A.n) AS n", "A AS A.n > X.n", 1),
+        ("SUM(10.0 / CAST(A.price AS DECIMAL(9,2))) AS n", "A AS A.n > X.n", Decimal(15)),
+        ("SUM(CAST(nullif(A.word, '1') AS INT)) AS n", "A AS A.n > X.n", 2),
+        ("MAX(A.n) AS n", "A AS A.n > X.n AND SUM(2 / A.n) > 1", 2),
+    ],
+)
+def test_what_an_aggregate_is_over_is_asked_of_the_rows_of_its_variable(
+    measure: str, define: str, value: int | Decimal
+) -> None:
+    made = _matched(measure, f"PATTERN (X A A) DEFINE {define}", ("0", "1", "2"))
+    assert made["n"].to_pylist() == [value]
+
+
+@pytest.mark.parametrize("value", ["10 / A.n", "10 % A.n", "CAST(A.word AS INT)"])
+def test_an_error_in_a_row_that_an_aggregate_takes_is_raised(value: str) -> None:
+    with pytest.raises(ContractViolation, match="a division by zero, or a text that a cast"):
+        _matched(
+            f"CAST(SUM({value}) AS INT) AS n", "PATTERN (A A) DEFINE A AS A.n >= 0", ("0", "1")
+        )
+
+
 def _matched(measures: str, pattern: str, prices: Sequence[str]) -> pa.Table:
     """Return what a pattern over rows of these prices gives, one row for each minute."""
     stream = Relation(
@@ -212,8 +242,9 @@ def _matched(measures: str, pattern: str, prices: Sequence[str]) -> pa.Table:
     facts = []
     for n, price in enumerate(map(Decimal, prices)):
         at = datetime(2013, 1, 1, 5, n, tzinfo=UTC)
-        fact = {"item": "i", "n": n, "price": price, "ratio": float(price), "occurred_at": at}
-        facts.append(fact | {"_time": at, "_seq_hi": n, "_seq_lo": 0})
+        word = "none" if n == 0 else str(n)
+        fact = {"item": "i", "n": n, "price": price, "ratio": float(price), "word": word}
+        facts.append(fact | {"occurred_at": at, "_time": at, "_seq_hi": n, "_seq_lo": 0})
     shape = {name: kind for name, (_, kind) in PRICED.items()}
     shape |= {"_time": shape["occurred_at"], "_seq_hi": pa.int64(), "_seq_lo": pa.int64()}
     dataflow = Dataflow(tree)
