@@ -7,12 +7,21 @@ types that are certain, is computed by it. A projection with anything else is ke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from sqlglot import exp
 
+from kernel.errors import BeyondThisProcess
 from projections.sql.catalog import Column
-from projections.sql.decimals import DECIMAL, EXACT_DIGITS, INTEGERS, MOST_DIGITS, digits_of
+from projections.sql.decimals import (
+    DECIMAL,
+    EXACT_DIGITS,
+    INTEGERS,
+    MOST_DIGITS,
+    common_type,
+    digits_of,
+)
+from projections.sql.duckdb_text import DuckText
 from projections.sql.durations import duration_of
 from projections.sql.expressions import render
 from projections.sql.functions import function_of
@@ -59,7 +68,7 @@ def uncertified(tree: Node) -> str | None:
 
 def uncertified_in(node: exp.Expr, columns: tuple[Column, ...]) -> str | None:
     """Name the first part of an expression that the small executor may not compute."""
-    return _uncertified(node, _typing(columns))
+    return _uncertified(node, _typing(columns)) or _too_long(node, columns)
 
 
 def check_arguments(script: Script, tree: Node) -> None:
@@ -100,20 +109,28 @@ def _parts(node: Node) -> Iterator[str | None]:
         if not has_simple_type(each.type):
             yield f"column {each.name.lstrip('_')} has the type {each.type or '(as Spark derives)'}"
     if isinstance(node, Map):
-        types = _typing(node.input.columns)
         for expression in (*(each.expression for each in node.outputs), *node.where):
-            yield _uncertified(expression, types)
+            yield uncertified_in(expression, node.input.columns)
     if isinstance(node, Join):
-        types = _typing((*node.left.columns, *node.right.columns))
+        columns = (*node.left.columns, *node.right.columns)
         for part in node.rest:
-            yield _uncertified(part, types)
-        known = {each.name: each.type for each in (*node.left.columns, *node.right.columns)}
+            yield uncertified_in(part, columns)
+        known = {each.name: each.type for each in columns}
         for ours, theirs in node.pairs:
             if not _comparable(known[ours], known[theirs]):
                 yield f"a comparison of {known[ours]} with {known[theirs]}"
     if isinstance(node, Grouped | Sessions | Over):
         for call in node.calls:
             yield _uncertified_call(call)
+
+
+def _too_long(node: exp.Expr, columns: tuple[Column, ...]) -> str | None:
+    """Return a certified expression that repeats its parts too often in the words of DuckDB."""
+    try:
+        DuckText().expression(node, columns)
+    except BeyondThisProcess as error:
+        return error.message
+    return None
 
 
 def _typing(columns: tuple[Column, ...]) -> TypeOf:
@@ -161,12 +178,11 @@ def _known(node: exp.Expr, types: TypeOf) -> bool:
             return all(_is_boolean(side, types) for side in node.iter_expressions())
         case exp.Between():
             bounds = (node.args["low"], node.args["high"])
-            return all(_comparable(types(node.this), types(each)) for each in bounds)
+            return _comparable_with_all(types(node.this), [types(each) for each in bounds])
         case exp.In():
             plain = not node.args.get("query")
-            return plain and all(
-                _comparable(types(node.this), types(each)) for each in node.expressions
-            )
+            others = [types(each) for each in node.expressions]
+            return plain and _comparable_with_all(types(node.this), others)
         case exp.Nullif():
             return _comparable(types(node.this), types(node.expression))
         case exp.Add() | exp.Sub() if isinstance(node.expression, exp.Interval):
@@ -253,6 +269,16 @@ def _comparable(left: str, right: str) -> bool:
         or _comparable_by_value(left, right)
         or _comparable_decimals(left, right)
     )
+
+
+def _comparable_with_all(value: str, others: Sequence[str]) -> bool:
+    """Say whether comparisons with several values are alike: DuckDB gives all of them one type."""
+    if not all(_comparable(value, each) for each in others):
+        return False
+    decimals = [int(size[1]) for each in (value, *others) if (size := DECIMAL.fullmatch(each))]
+    if "DOUBLE" in (value, *others):
+        return all(digits <= EXACT_DIGITS for digits in decimals)
+    return not decimals or bool(common_type([value, *others]))
 
 
 def _comparable_by_value(left: str, right: str) -> bool:

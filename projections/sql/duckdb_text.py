@@ -10,18 +10,22 @@ from collections.abc import Callable, Sequence
 
 from sqlglot import exp
 
-from kernel.errors import InvalidRequest
+from kernel.errors import BeyondThisProcess, InvalidRequest
 from projections.sql.catalog import Column
 from projections.sql.decimals import FLOATING, digits_of
 from projections.sql.durations import duration_of, in_us
-from projections.sql.expressions import render
+from projections.sql.expressions import never_fails, render
 from projections.sql.functions import function_of
+from projections.sql.scalar import WHOLE
 from projections.sql.scalars import scalar_of
 from projections.sql.time_formats import FIELDS, YEAR, format_parts, moment_formatted
 from projections.sql.tree import Call, Function
 from projections.sql.types import type_of
 from schemas.identifiers import duckdb_name
 
+MOST_TEXT = 2**18
+"""Longer expressions are not computed here: some repeat their parts, which repeat theirs."""
+_COMPUTED = (exp.Paren, exp.Neg, exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.IntDiv)
 _UNITS_US = {"SECOND": 10**6, "MINUTE": 60 * 10**6, "HOUR": 3600 * 10**6, "DAY": 86400 * 10**6}
 _SIGNS: dict[type[exp.Expr], str] = {
     exp.EQ: "=",
@@ -37,6 +41,7 @@ _SIGNS: dict[type[exp.Expr], str] = {
     exp.DPipe: "||",
     exp.Is: "IS",
 }
+_COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ)
 _FUNCTIONS: dict[type[exp.Expr], str] = {
     exp.Coalesce: "coalesce",
     exp.Greatest: "greatest",
@@ -49,18 +54,6 @@ _FUNCTIONS: dict[type[exp.Expr], str] = {
     exp.Replace: "replace",
     exp.SplitPart: "split_part",
 }
-
-
-_NEVER_FAIL = (
-    *(exp.Column, exp.Identifier, exp.Literal, exp.Boolean, exp.Null, exp.Paren, exp.Var),
-    *(exp.Predicate, exp.And, exp.Or, exp.Not, exp.Coalesce, exp.Nullif, exp.DataType),
-    *(exp.Upper, exp.Lower, exp.Trim, exp.Length, exp.Concat, exp.DPipe),
-)
-"""What has a value for all rows. Comparisons are certified between types that compare."""
-
-
-def _never_fails(node: exp.Expr) -> bool:
-    return all(isinstance(part, _NEVER_FAIL) for part in node.walk())
 
 
 def duckdb_type(kind: str) -> str:
@@ -91,7 +84,7 @@ class DuckText:
         never fail: a row that an earlier condition was to keep out would end the run.
         """
         texts = [f"({self.expression(part, columns)})" for part in parts]
-        if all(_never_fails(part) for part in parts[1:]):
+        if all(never_fails(part) for part in parts[1:]):
             return " AND ".join(texts)
         *firsts, text = texts
         for first in reversed(firsts):
@@ -185,12 +178,18 @@ class _Expressions:
         self._types = {each.name: each.type for each in columns}
 
     def text(self, node: exp.Expr) -> str:
-        """Write an expression, in brackets where it has parts."""
+        """Write an expression, in brackets where it has parts.
+
+        Raises `BeyondThisProcess` for one that is too long.
+        """
         scalar = scalar_of(node, self._type)
         if scalar is not None:
-            return scalar.written([self.text(part) for part in scalar.parts])
-        writer = self._writer(node)
-        return writer(node)
+            text = scalar.written([self.text(part) for part in scalar.parts])
+        else:
+            text = self._writer(node)(node)
+        if len(text) > MOST_TEXT:
+            raise BeyondThisProcess(f"{render(node)[:60]}…, which is too long")
+        return text
 
     def _writer(self, node: exp.Expr) -> Callable[[exp.Expr], str]:
         for kinds, writer in (
@@ -247,7 +246,17 @@ class _Expressions:
             sign = _SIGNS[type(node)]
             us = in_us(length) if length is not None else 0
             return f"make_timestamp(epoch_us({self.text(left)}) {sign} {us})"
-        return f"({self.text(left)} {_SIGNS[type(node)]} {self.text(right)})"
+        written = self._compared if isinstance(node, _COMPARISONS) else self.text
+        return f"({written(left)} {_SIGNS[type(node)]} {written(right)})"
+
+    def _compared(self, node: exp.Expr) -> str:
+        """Write a side of a comparison.
+
+        DuckDB makes `n > 2` of `n + 1 > 3`, where no sum is too large: COALESCE keeps it as it is.
+        """
+        text = self.text(node)
+        sure = never_fails(node) or self._type(node) not in WHOLE
+        return text if sure else f"coalesce({text}, NULL)"
 
     def _connected(self, node: exp.Expr) -> str:
         """Write a chain of AND or OR, which may be long.
@@ -258,7 +267,7 @@ class _Expressions:
         parts = [*node.flatten(unnest=False)]
         texts = [self.text(part) for part in parts]
         sign, known = ("AND", "false") if isinstance(node, exp.And) else ("OR", "true")
-        if all(_never_fails(part) for part in parts[1:]):
+        if all(never_fails(part) for part in parts[1:]):
             return f"({f' {sign} '.join(texts)})"
         *firsts, text = texts
         for first in reversed(firsts):
@@ -276,8 +285,19 @@ class _Expressions:
                 value = f"{left} % CASE WHEN {right} = -1 THEN 1 ELSE {right} END"
             case _:
                 value = f"CAST({left} AS BIGINT) // CAST({right} AS BIGINT)"
-        known = f"{left} IS NOT NULL AND {right} = 0"
+        known = f"{self._known(node.this)} AND {right} = 0"
         return f"(CASE WHEN {known} THEN error('division by zero') ELSE {value} END)"
+
+    def _known(self, node: exp.Expr) -> str:
+        """Write that a number is not NULL.
+
+        What is computed of others is known where they are: so a chain is not written again and
+        again.
+        """
+        if not isinstance(node, _COMPUTED):
+            return f"{self.text(node)} IS NOT NULL"
+        sides = (node.this, node.args.get("expression"))
+        return " AND ".join(self._known(side) for side in sides if side is not None)
 
     def _choice(self, node: exp.Expr) -> str:
         if isinstance(node, exp.If):
@@ -286,9 +306,10 @@ class _Expressions:
             subject = ""
         else:
             otherwise = node.args.get("default")
-            subject = f"{self.text(node.this)} " if node.this is not None else ""
+            subject = f"{self._compared(node.this)} " if node.this is not None else ""
+            asked = self._compared if subject else self.text
             whens = " ".join(
-                f"WHEN {self.text(each.this)} THEN {self.text(each.args['true'])}"
+                f"WHEN {asked(each.this)} THEN {self.text(each.args['true'])}"
                 for each in node.args["ifs"]
             )
         last = "" if otherwise is None else f" ELSE {self.text(otherwise)}"
@@ -296,11 +317,11 @@ class _Expressions:
         return f"CAST(CASE {subject}{whens}{last} END AS {kind})"
 
     def _among(self, node: exp.Expr) -> str:
-        value = self.text(node.this)
+        value = self._compared(node.this)
         if isinstance(node, exp.Between):
-            low, high = self.text(node.args["low"]), self.text(node.args["high"])
+            low, high = (self._compared(node.args[end]) for end in ("low", "high"))
             return f"({value} BETWEEN {low} AND {high})"
-        return f"({value} IN ({', '.join(map(self.text, node.expressions))}))"
+        return f"({value} IN ({', '.join(map(self._compared, node.expressions))}))"
 
     def _truncated(self, node: exp.Expr) -> str:
         size = _UNITS_US[node.text("unit").upper()]

@@ -206,3 +206,16 @@ def same_text(node: exp.Expr) -> str:
 def render(node: exp.Expr) -> str:
     """Write a resolved expression as Spark SQL."""
     return str(node.sql(dialect=SPARK, comments=False))
+
+
+_NEVER_FAIL = (
+    *(exp.Column, exp.Identifier, exp.Literal, exp.Boolean, exp.Null, exp.Paren, exp.Var),
+    *(exp.Predicate, exp.And, exp.Or, exp.Not, exp.Coalesce, exp.Nullif, exp.DataType),
+    *(exp.Upper, exp.Lower, exp.Trim, exp.Length, exp.Concat, exp.DPipe),
+)
+"""What has a value for all rows. Comparisons are certified between types that compare."""
+
+
+def never_fails(node: exp.Expr) -> bool:
+    """Say whether an expression has a value for all rows, so that its place is of no matter."""
+    return all(isinstance(part, _NEVER_FAIL) for part in node.walk())

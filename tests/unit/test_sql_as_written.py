@@ -124,6 +124,42 @@ def test_a_decimal_has_the_size_that_spark_gives_it(text: str, kind: str) -> Non
     assert typed(text) == kind
 
 
+@pytest.mark.parametrize(
+    ("text", "ours"),
+    [
+        ("price BETWEEN 0 AND 1.55", True),
+        ("price IN (1, 2.5, CAST(delay AS DECIMAL(20,10)))", True),
+        ("price BETWEEN delay AND distance", True),
+        # Each pair has a common type, and all three of them have none.
+        ("wide BETWEEN CAST(delay AS DECIMAL(38,5)) AND CAST(delay AS DECIMAL(30,20))", False),
+        ("wide IN (CAST(delay AS DECIMAL(38,5)), CAST(delay AS DECIMAL(30,20)))", False),
+        ("price BETWEEN CAST(delay AS DECIMAL(30,20)) AND distance", False),
+    ],
+)
+def test_several_values_are_compared_where_one_type_holds_them(text: str, ours: bool) -> None:
+    assert certified(text.replace("wide", "CAST(delay AS DECIMAL(20,5))")) is ours
+
+
+def test_a_chain_of_divisions_is_written_once() -> None:
+    for sign in ("/", "%", "div"):
+        chain = f" {sign} ".join(["delay"] * 16)
+        assert certified(chain)
+        assert len(DuckText().expression(expression(chain), FLIGHT.columns)) < 10_000
+
+
+@pytest.mark.parametrize(
+    ("call", "deep"),
+    [("delay / ({})", 14), ("delay % ({})", 12), ("sign({})", 10), ("pmod(delay, {})", 7)],
+)
+def test_what_would_repeat_its_parts_again_and_again_is_left_to_spark(call: str, deep: int) -> None:
+    text = "delay"
+    for _ in range(deep):
+        text = call.format(text)
+    said = uncertified_in(expression(text), FLIGHT.columns)
+    assert said is not None
+    assert said.endswith("…, which is too long")
+
+
 def test_a_decimal_without_a_size_is_said_to_the_other_engine_with_it() -> None:
     said = DuckText().expression(expression("CAST(CAST(price AS DECIMAL) AS INT)"), FLIGHT.columns)
     assert "DECIMAL(10,0)" in said

@@ -145,7 +145,19 @@ def test_a_key_of_a_group_may_move_but_is_no_floating_point_number() -> None:
         made(f"SELECT far, COUNT(*) AS c FROM ({inner}) x GROUP BY far", key="far")
 
 
-@pytest.mark.parametrize("value", ["position / delay", "position % delay", "delay * 2147483647"])
+OVERFLOWS = ["delay * 2147483647", "delay + 2147483647", "CAST(delay + 2147483647L AS INT)"]
+COMPARED = [f"{value} {sign}" for value in OVERFLOWS for sign in ("> 3", "= 3", "IN (3, 4)")]
+OTHERS = [
+    *("3 < delay + 2147483647", "-delay - 2147483647 < 3", "delay + 2147483647 IN (3)"),
+    *("delay + 2147483647 BETWEEN 3 AND 4", "CAST(delay + 2147483647 AS BIGINT) > 3"),
+    "CASE delay + 2147483647 WHEN 3 THEN 1 ELSE 0 END",
+    "CASE 3 WHEN delay + 2147483647 THEN 1 ELSE 0 END",
+]
+
+
+@pytest.mark.parametrize(
+    "value", ["position / delay", "position % delay", *OVERFLOWS, *COMPARED, *OTHERS]
+)
 def test_what_spark_refuses_in_a_row_is_refused_here_too(value: str) -> None:
     found = made(f"SELECT flight, {value} AS v FROM (SELECT flight, position, delay {FROM}) x")
     assert found.tree is not None
