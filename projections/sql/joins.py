@@ -9,7 +9,7 @@ from dataclasses import replace
 from sqlglot import exp
 
 from projections.sql.decimals import FLOATING, INTEGERS
-from projections.sql.expressions import check, conjuncts, unwrapped
+from projections.sql.expressions import check, conjuncts, never_fails, unwrapped
 from projections.sql.outer_joins import side_of
 from projections.sql.places import Script, offset_of
 from projections.sql.query import resolved
@@ -98,12 +98,17 @@ def _with_conditions(
     ours = {each.name for each in left.columns}
     theirs = {each.name for each in right.columns}
     pairs, rest, right_only = [], [], []
-    for part in conditions:
-        pair = _pair(part, ours, theirs)
+    for place, part in enumerate(conditions):
+        before, pair = conditions[:place], _pair(part, ours, theirs)
+        read = used(part)
+        alone = next((side for side in (ours, theirs) if read and read <= side), None)
         if pair is not None:
             _check_types(names, pair, part, at)
-            pairs.append(pair)
-        elif used(part) and used(part) <= theirs:
+            pairs.append((_guarded(pair[0], before, ours), _guarded(pair[1], before, theirs)))
+        elif alone is not None and not never_fails(part) and not _all_of(before, alone):
+            # It would be asked of all rows of its side, were it not for what stands before it.
+            rest.append(_asked_after(before, part, otherwise=exp.false()))
+        elif alone is theirs:
             right_only.append(part)
         else:
             rest.append(part)
@@ -114,6 +119,27 @@ def _with_conditions(
             fix=_FORM,
         )
     return _paired(names, pairs, rest, right_only, left, right, kind)
+
+
+def _guarded(side: exp.Expr, before: Sequence[exp.Expr], columns: set[str]) -> exp.Expr:
+    """Return a side of a pair, NULL where a condition before it on the same columns fails."""
+    own = [each for each in before if _all_of([each], columns)]
+    return side if never_fails(side) or not own else _asked_after(own, side)
+
+
+def _asked_after(
+    before: Sequence[exp.Expr], asked: exp.Expr, otherwise: exp.Expr | None = None
+) -> exp.Expr:
+    """Return an expression that is asked where all conditions before it hold.
+
+    It may be an error elsewhere, and engines compute columns, and filter, before they join.
+    """
+    holds = exp.and_(*(exp.Paren(this=each.copy()) for each in before))
+    return exp.Case(ifs=[exp.If(this=holds, true=asked.copy())], default=otherwise)
+
+
+def _all_of(conditions: Sequence[exp.Expr], columns: set[str]) -> bool:
+    return all(used(each) and used(each) <= columns for each in conditions)
 
 
 def _paired(

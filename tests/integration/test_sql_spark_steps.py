@@ -261,5 +261,44 @@ def test_the_small_executor_computes_the_bits_of_spark(
         assert mine == spark, text
 
 
+SELF = "SELECT a.k, b.k AS o, a.i FROM STREAM r a {kind} JOIN STREAM r b ON b.g = a.g AND {further}"
+GUARDED = {
+    "a side": (
+        SELF.format(kind="LEFT", further="a.i <> 0 AND b.i = a.i AND 6 / b.i > 1"),
+        "k, o",
+    ),
+    "the other side": (
+        SELF.format(kind="INNER", further="b.i <> 0 AND b.i = a.i AND 6 / a.i > 1"),
+        "k, o",
+    ),
+    "a pair": (SELF.format(kind="INNER", further="a.i <> 0 AND b.j = 6 DIV a.i"), "k, o"),
+    "a pattern": (
+        "SELECT k, part, rest FROM STREAM r MATCH_RECOGNIZE (PARTITION BY g ORDER BY t MEASURES "
+        "LAST(A.k) AS k, SUM(6 / A.i) AS part, MAX(6 % A.i) AS rest "
+        "PATTERN (X B* A) DEFINE X AS X.i = 0, A AS A.i > X.i) m",
+        "k",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GUARDED)
+def test_what_is_guarded_against_an_error_is_none_to_either_engine(
+    sql_spark: SparkSession, name: str
+) -> None:
+    query, key = GUARDED[name]
+    made = planned_over(query, key)
+    assert made.strategy is Strategy.REGIONS, made.notes[0]
+    small = Dataflow(made.tree)
+    for scan in scans(made.tree):
+        sql_spark.createDataFrame(table()).createOrReplaceTempView(scan.view)
+        small.add(scan, [table()])
+    register_functions(sql_spark, made.tree)
+    theirs = sql_spark.sql(f"SELECT * FROM ({made.rows_sql}) ORDER BY {key}").toArrow()
+    ours = small.round().select(theirs.schema.names)
+    small.close()
+    assert ours.num_rows
+    assert canonical(ours.to_pylist()) == canonical(theirs.to_pylist())
+
+
 def _bits(value: object) -> object:
     return value.hex() if isinstance(value, float) else value

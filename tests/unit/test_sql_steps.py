@@ -225,6 +225,53 @@ def test_conditions_of_a_join_are_asked_from_left_to_right() -> None:
     flow.close()
 
 
+@pytest.mark.parametrize(
+    ("conditions", "others"),
+    [
+        ("a.carrier <> 'AA' AND CAST(a.carrier AS BIGINT) = b.position + 6", {1: 1}),
+        ("b.carrier <> 'AA' AND b.position = CAST(b.carrier AS BIGINT) - 6", {0: 1, 1: 1}),
+        ("b.carrier <> 'AA' AND CAST(b.carrier AS BIGINT) > 5", {0: 1, 1: 1}),
+        ("b.position > a.position AND CAST(b.carrier AS BIGINT) > 5", {0: 1}),
+        ("b.position < a.position AND CAST(a.carrier AS BIGINT) > 5", {1: 0}),
+    ],
+)
+@pytest.mark.parametrize("kind", ["LEFT", "INNER"])
+def test_conditions_on_one_side_of_a_join_are_asked_in_their_order(
+    kind: str, conditions: str, others: dict[int, int | None]
+) -> None:
+    """Those of one side are asked before rows are paired where they are no error in any row."""
+    plan = made(
+        f"SELECT a.position AS own, b.position AS other {FROM} a "
+        f"{kind} JOIN STREAM events.flight.departed b ON b.flight = a.flight AND {conditions}",
+        key="own",
+    )
+    facts = tuple(
+        Fact(n, 1, "f1", carrier, "JFK", 5, 0, 0.5) for n, carrier in enumerate(["AA", "7"])
+    )
+    flow = Dataflow(plan.tree)
+    for scan in scans(plan.tree):
+        flow.add(scan, [stream_rows(World(facts=facts, readings=()))])
+    wanted = others if kind == "INNER" else {0: None, 1: None} | others
+    assert {row["own"]: row["other"] for row in flow.round().to_pylist()} == wanted
+    flow.close()
+
+
+def test_a_condition_on_one_side_is_asked_of_rows_that_are_paired() -> None:
+    join = "JOIN STREAM events.flight.departed b ON b.flight = a.flight"
+    for side in "ab":
+        plan = made(
+            f"SELECT a.position AS own {FROM} a {join} AND a.carrier = b.origin "
+            f"AND 6 / {side}.delay > 1",
+            key="own",
+        )
+        facts = (Fact(1, 1, "f1", "AA", "AA", 5, 2, 0.5), Fact(2, 1, "f2", "AA", "JFK", 5, 0, 0.5))
+        flow = Dataflow(plan.tree)
+        for scan in scans(plan.tree):
+            flow.add(scan, [stream_rows(World(facts=facts, readings=()))])
+        assert [row["own"] for row in flow.round().to_pylist()] == [1]
+        flow.close()
+
+
 AS_OF = "JOIN weather FOR SYSTEM_TIME AS OF e.occurred_at w ON w.origin = e.origin"
 
 
@@ -236,6 +283,7 @@ AS_OF = "JOIN weather FOR SYSTEM_TIME AS OF e.occurred_at w ON w.origin = e.orig
         # Of a row that no version holds for nothing is asked, nor of a version that has ended.
         ("LEFT", "10 / e.delay > 0", {1: 3, 2: 5}),
         ("LEFT", "6 / (w.wind - 8 + e.delay) > 0", {2: 5}),
+        ("LEFT", "6 / w.wind > 0", {1: 3, 2: 5}),
     ],
 )
 def test_a_version_is_looked_up_before_it_is_asked_what_it_has(
@@ -251,7 +299,7 @@ def test_a_version_is_looked_up_before_it_is_asked_what_it_has(
         Fact(3, 1, "f3", "AA", "LGA", 25, 0, 0.5),
         Fact(4, 1, "f4", "AA", "JFK", 35, 3, 0.5),
     )
-    winds_of = enumerate([(10, 3), (20, 5), (30, None)])
+    winds_of = enumerate([(10, 3), (20, 5), (30, None), (40, 0)])
     readings = tuple(Reading(n, 1, "JFK", minute, wind) for n, (minute, wind) in winds_of)
     now = World(facts=facts, readings=readings)
     tree = tree_of(statement)
