@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_type
 
-from kernel.errors import PenstockError
+from kernel.errors import InvalidRequest, PenstockError
 from lake.datasets import schema_of
 from lake.layout import Lake
 from lake.tables import Tables, earliest
@@ -70,7 +70,11 @@ class LakeCatalog:
         return sorted(t for t in self._typed if t.startswith(f"typed/{name}."))
 
     def stream(self, name: str) -> Relation | None:
-        """Return a log by the name of a category, an event type or a captured table."""
+        """Return a log by the name of a category, an event type or a captured table.
+
+        Raises `InvalidRequest` for the beginning of such names.
+        """
+        self._refuse_beginning(name)
         columns: dict[str, str] = {}
         topic = self._topics.get(name)
         for schema in self._schemas(name):
@@ -91,6 +95,18 @@ class LakeCatalog:
             # Rows of a copy stay where a table is captured no more: its key is not known then.
             copied=None if event or topic is not None else self._keys.get(name, ()),
         )
+
+    def _refuse_beginning(self, name: str) -> None:
+        """Refuse what several tables begin with: their rows are no log, other than of a category's.
+
+        Not as what is yet to come: nothing is ever written to it.
+        """
+        below = {t.removeprefix("typed/") for t in self._typed if t.startswith(f"typed/{name}.")}
+        if below and not name.startswith("events.") and f"typed/{name}" not in self._typed:
+            raise InvalidRequest(
+                f"{name} is no log; logs whose names begin so are {', '.join(sorted(below)[:5])}",
+                remedy=f"Read one of them: FROM STREAM {min(below)}.",
+            )
 
     def terms(self, name: str) -> StreamTerms:
         """Return what counts as late in a stream, by the name by which a plan reads it."""

@@ -63,7 +63,8 @@ class GivenCatalog:
 
     def members(self, name: str) -> list[str]:
         """Return the inputs that make up a stream."""
-        return [each for each in self._inputs if each == name or each.startswith(f"{name}.")]
+        below = f"{name}." if name.startswith("events.") else None
+        return [n for n in self._inputs if n == name or (below and n.startswith(below))]
 
     def stream(self, name: str) -> Relation | None:
         """Return a log by the name of a category, an event type or a captured table."""

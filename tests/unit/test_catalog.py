@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from arro3.core import Schema
 
+from kernel.errors import InvalidRequest
 from lake.layout import Lake
 from lake.rows import SmallTables
 from lake.tables import Tables
@@ -23,7 +24,10 @@ from projections.run.catalog import (
     DeployedCatalog,
     Entry,
 )
+from projections.run.relations import LakeCatalog, waits_for_input
 from projections.serve import statuses
+from projections.sql.parse import parse_script
+from projections.sql.plan import plan
 from schemas.incarnations import Incarnation, render_incarnation
 
 
@@ -135,3 +139,28 @@ def test_a_pause_keeps_the_generation_that_a_swap_deploys_meanwhile(
     assert met
     (now,) = DeployedCatalog(lake, Tables()).entries()
     assert (now.generation, now.status) == (2, PAUSED)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("shop.public", "begin so are shop.public.items, shop.public.orders"),
+        ("shop.public.order", ""),
+        ("shop", "begin so are shop.public.items, shop.public.orders"),
+        ("events", "begin so are events.flight.departed"),
+    ],
+)
+def test_what_names_of_logs_begin_with_is_no_log_itself(lake: Lake, name: str, near: str) -> None:
+    typed = ("events.flight.departed", "shop.public.items", "shop.public.orders")
+    catalog = LakeCatalog(
+        lake,
+        Tables(),
+        DeployedCatalog(lake, Tables()).deployment(),
+        typed=[f"typed/{each}" for each in typed],
+        fields={},
+    )
+    text = f"CREATE PROJECTION p WITH (key = 'id') AS SELECT id FROM STREAM {name}"
+    with pytest.raises(InvalidRequest) as refused:
+        plan(parse_script(text).projections[0], catalog)
+    assert waits_for_input(refused.value) is (not near), "its rows may be yet to come"
+    assert near in refused.value.message

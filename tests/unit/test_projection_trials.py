@@ -250,3 +250,11 @@ def test_a_place_without_tests_is_named(tmp_path: Path) -> None:
         result = run(tmp_path, place)
         assert isinstance(result.exception, NotFound)
         assert said in result.exception.message
+
+
+def test_what_names_of_tables_begin_with_is_no_log(tmp_path: Path) -> None:
+    sql = "CREATE PROJECTION rates WITH (key = 'id') AS SELECT id, rate FROM STREAM bank.public;"
+    (tmp_path / "rates.sql").write_text(sql)
+    (tmp_path / "rates.test").write_text(f"{INPUTS}TEST 'it';\nEXPECT rates NOTHING;")
+    found = run(tmp_path, "--json", tmp_path / "rates.sql")
+    assert "there is no log named bank.public" in str(found.exception)
