@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession, functions
 
 from kernel import failpoints
-from kernel.errors import BeyondThisProcess, LeaseLost, NotFound
+from kernel.errors import BeyondThisProcess, LeaseLost, NotFound, TooLarge
 from kernel.positions import CLOSED, DeltaVersion, Epoch
 from lake.collecting import RESULT, collected
 from lake.datasets import schema_of
@@ -277,10 +277,10 @@ class Projector:
         self, plan: Plan, target: Target, catalog: LakeCatalog, guard: Guard
     ) -> tuple[DeltaVersion, int]:
         """Compute everything and replace what lies at the target; return version and rows."""
-        if self._input_bytes(plan, catalog) <= self._bounded_bytes:
-            rows = stamped(
-                keyed(self._all_rows(plan, target, catalog, guard), plan.key), guard.epoch
-            )
+        few = self._input_bytes(plan, catalog) <= self._bounded_bytes
+        found = self._all_rows(plan, target, catalog, guard) if few else None
+        if found is not None:
+            rows = stamped(keyed(found, plan.key), guard.epoch)
             failpoints.hit(failpoints.PROJECTION_BEFORE_COMMIT)
             version = self._writer.overwrite(target.path, rows, guard)
             self._regions.committed(target.app_id, version)
@@ -293,7 +293,10 @@ class Projector:
         table = self._tables.open(target.path)
         return version, table.count() if table is not None else 0
 
-    def _all_rows(self, plan: Plan, target: Target, catalog: LakeCatalog, guard: Guard) -> pa.Table:
+    def _all_rows(
+        self, plan: Plan, target: Target, catalog: LakeCatalog, guard: Guard
+    ) -> pa.Table | None:
+        """Return all rows, None where they are more than come here: a join makes many of few."""
         self._regions.forget()
         few = self._input_bytes(plan, catalog) <= min(SMALL_BYTES, self._bounded_bytes)
         if plan.small and few:
@@ -304,7 +307,10 @@ class Projector:
                 if self._tables.open(target.path) is None:
                     return self._regions.first(reading, guard.epoch)
         self._regions.forget()
-        return collected(self.whole(plan, target, catalog, guard.epoch), RESULT)
+        try:
+            return collected(self.whole(plan, target, catalog, guard.epoch), RESULT)
+        except TooLarge:
+            return None
 
     def whole(self, plan: Plan, target: Target, catalog: LakeCatalog, up_to: Epoch) -> DataFrame:
         """Return all rows as they are at an epoch, as a frame that is computed when it is used."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -16,6 +17,7 @@ from projections.run.engines import SmallEngine
 from projections.sql.shape import ORDER
 from replay.build import Builder
 from replay.generations import generation_name
+from replay.subject import generation_target, subject_of
 from tests.support.lake.small_lake import (
     ODD_PROJECTIONS,
     PROJECTIONS,
@@ -105,6 +107,25 @@ def test_p6_what_spark_computes_of_touched_keys_equals_the_rebuild(
         assert rows, name
         built = builder.build(name)
         assert small.rows(generation_name(name, built.generation)) == rows, name
+
+
+def test_what_few_files_unfold_to_beyond_the_bound_is_written_by_the_executors(
+    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    departures, readings = facts(5)
+    small = SmallLake(spark, lake)
+    small.deploy("windy")
+    small.epoch(departures, readings)
+    run = small.run("windy")
+    wanted = small.rows("projection/windy")
+    assert run.whole
+    monkeypatch.setattr(projector, "SMALL_BYTES", -1)
+    monkeypatch.setattr(projector, "RESULT", replace(projector.RESULT, most_bytes=1))
+    subject = subject_of(small.site, "windy")
+    target = generation_target(small.site, subject, 9, Epoch(1), include_late=False)
+    again = small.projector.run(subject.plan, target, subject.catalog, Epoch(1))
+    assert (again.whole, again.rows) == (True, len(wanted))
+    assert small.rows(target.name) == wanted
 
 
 def test_a_table_that_an_earlier_version_kept_goes_on(spark: SparkSession, lake: Lake) -> None:
