@@ -173,9 +173,8 @@ def _kept(
         return table, noted_from_json(table.noted) if table.noted else None
     # The live runner may have gone on since the epoch of the build was chosen.
     up_to = min(_epoch_of(site, start), up_to)
-    noted = noted_by(
-        site.lake, site.manifest, name, published=site.deployed.published()[name], up_to=up_to
-    )
+    published = site.deployed.published().get(name, [])
+    noted = noted_by(site.lake, site.manifest, name, published=published, up_to=up_to)
     if noted is None:
         raise NotFound(
             f"{name} had not taken in anything by epoch {up_to}, or nothing tells of it any more",

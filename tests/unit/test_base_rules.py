@@ -15,6 +15,7 @@ from kernel.errors import Conflict, InvalidRequest, NotFound, PenstockError
 from kernel.positions import Epoch
 from lake.layout import Lake
 from lake.writer import Guard
+from projections.run.catalog import DeployedCatalog
 from projections.run.meanings import MIXED, meaning_of
 from projections.serve.savepoints import create, drop
 from replay.bases import PART_BYTES, Base, Start, base_of, parts_of, rows_of
@@ -82,6 +83,15 @@ def test_a_range_beyond_the_log_is_refused(lake: Lake) -> None:
     for before in (Start(position=9), Start(at=datetime(2013, 1, 1, tzinfo=UTC))):
         with pytest.raises(NotFound, match="had not taken in anything by epoch 0"):
             base(made, before)
+
+
+def test_a_projection_that_no_reader_was_given_is_refused(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the catalog lost it while the build began."""
+    made = lived(lake)
+    monkeypatch.setattr(DeployedCatalog, "published", lambda _: {})
+    assert "had not taken in anything by epoch 3" in refusal(made, Start(epoch=Epoch(3)))
 
 
 def test_the_beginning_has_no_base(lake: Lake) -> None:
