@@ -67,6 +67,15 @@ def queries_of_sets(
     return queries
 
 
+def groups_in(script: Script, select: exp.Select, at: int) -> _Set:
+    """Return what a SELECT groups by, in any of its sets."""
+    clause = select.args["group"]
+    if not has_sets(select):
+        return tuple(clause.expressions)
+    fixed, sets = _sets(script, clause, at)
+    return (*fixed, *_flat(sets))
+
+
 def _sets(script: Script, clause: exp.Expr, at: int) -> tuple[_Set, list[_Set]]:
     """Return what every set has, and the sets of the one ROLLUP, CUBE or GROUPING SETS."""
     place = offset_of(clause, at)

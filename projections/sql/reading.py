@@ -17,6 +17,7 @@ from projections.sql.catalog import Catalog, Relation
 from projections.sql.emission import emitted
 from projections.sql.expressions import conjuncts, has_aggregate
 from projections.sql.finality import final
+from projections.sql.group_choice import choice_of
 from projections.sql.grouping import GroupTexts, grouped
 from projections.sql.grouping_sets import has_sets, queries_of_sets
 from projections.sql.inputs import source_at
@@ -199,6 +200,15 @@ class _Reader:
         node, sources = self._joined(select, len(select.args.get("joins") or []), named, at)
         names = Names(self.script, sources, at=at)
         names.scope.shared = shared
+        choice = choice_of(names, select)
+        select = select if choice is None else choice.select
+        made = self._rows(names, select, node, named, at)
+        return made if choice is None else choice.among(made)
+
+    def _rows(
+        self, names: Names, select: exp.Select, node: Node, named: Mapping[str, exp.Expr], at: int
+    ) -> Node:
+        """Read what stands behind FROM, but for a QUALIFY of groups."""
         if has_sets(select):
             return self._sets(names, select, named, at)
         where = select.args.get("where")

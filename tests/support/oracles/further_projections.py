@@ -111,6 +111,24 @@ def _total(facts: Iterable[Fact]) -> int | None:
     return sum(delays) if delays else None
 
 
+def _busiest(world: World) -> list[Row]:
+    """Of the groups of each flight, and of all, the one of the most facts."""
+    keys: list[Callable[[Fact], _Group | None]] = [
+        lambda f: (f.flight, f.origin),
+        lambda f: (f.flight, "all"),
+        lambda f: ("all", "all"),
+    ]
+    groups = _sets(world, keys)
+    most: dict[object, int] = defaultdict(int)
+    for key, facts in groups.items():
+        most[key[0]] = max(most[key[0]], len(facts))
+    return [
+        {"flight": key[0], "origin": key[1], "total": _total(facts)}
+        for key, facts in groups.items()
+        if len(facts) == most[key[0]]
+    ]
+
+
 def _quarter(fact: Fact) -> datetime:
     return START + (fact.time - START) // timedelta(minutes=15) * timedelta(minutes=15)
 
@@ -238,6 +256,14 @@ FURTHER = {
         f"coalesce(origin, 'all') AS origin, COUNT(*) AS n {FROM} "
         "GROUP BY TUMBLE(occurred_at, '15 minutes'), CUBE(flight, origin)",
         _cube,
+    ),
+    "qualify of a rollup": _case(
+        "busiest_of_each",
+        "flight, origin",
+        "SELECT coalesce(flight, 'all') AS flight, coalesce(origin, 'all') AS origin, "
+        f"SUM(delay) AS total {FROM} e GROUP BY ROLLUP(e.flight, e.origin) "
+        "QUALIFY RANK() OVER (PARTITION BY e.flight ORDER BY COUNT(*) DESC) = 1",
+        _busiest,
     ),
     "grouping sets": _case(
         "named",
