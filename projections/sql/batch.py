@@ -145,7 +145,8 @@ def called(call: Call, dialect: Dialect, over: str = "") -> str:
         case Function.ROW_NUMBER | Function.RANK | Function.DENSE_RANK:
             return dialect.rank(f"{call.function}(){over}")
         case Function.LAG | Function.LEAD:
-            return f"{call.function}({value}, {call.offset}){over}"
+            default = "" if call.default is None else f", {dialect.expression(call.default, ())}"
+            return f"{call.function}({value}, {call.offset}{default}){over}"
         case _:
             return f"{call.function}({word}{value}){over}"
 
@@ -345,7 +346,7 @@ def _frame(node: Over) -> str:
         case 0:
             end = "CURRENT ROW"
         case after:
-            end = f"{after} FOLLOWING"
+            end = f"{after} FOLLOWING" if after > 0 else f"{-after} PRECEDING"
     return f"ROWS BETWEEN {before} PRECEDING AND {end}"
 
 

@@ -30,6 +30,7 @@ class Called:
     type: str
     distinct: bool = False
     offset: int = 1
+    default: exp.Expr | None = None
 
     def call(self, name: str, column: str | None) -> Call:
         """Return the call whose argument is a column."""
@@ -41,6 +42,7 @@ class Called:
             type=self.type,
             distinct=self.distinct,
             offset=self.offset,
+            default=self.default,
         )
 
 

@@ -143,6 +143,8 @@ def _uncertified_call(call: Call) -> str | None:
         return None
     if not has_simple_type(call.kind):
         return f"{call.function.upper()} of {call.kind or 'a type that only Spark derives'}"
+    if call.default is not None:
+        return uncertified_in(call.default, ())
     if call.function in (Function.SUM, Function.AVG):
         size = DECIMAL.fullmatch(call.kind)
         small = size is not None and int(size[1]) <= _MOST_SUMMED

@@ -309,11 +309,15 @@ def _looks_back(node: Over, *, by: str | None = None) -> bool:
     if node.frame is None:
         ahead = not functions <= _OF_ROWS_BEFORE
     else:
-        ahead = Function.LEAD in functions or (node.frame.rows and node.frame.after != 0)
+        ahead = Function.LEAD in functions or (node.frame.rows and _is_ahead(node.frame.after))
     first = node.order[0] if node.order else None
     if ahead or first is None or first.descending or by not in (None, first.column):
         return False
     return _behind(node.input, first.column)
+
+
+def _is_ahead(after: int | None) -> bool:
+    return after is None or after > 0
 
 
 def _passed(node: Map, name: str) -> str | None:

@@ -10,6 +10,7 @@ from projections.sql.calls import Called, aggregate_of
 from projections.sql.decimals import FLOATING
 from projections.sql.durations import FORM, duration_of, in_us
 from projections.sql.expressions import AGGREGATES, check, render, same_text
+from projections.sql.neighbours import converted, neighbour_default
 from projections.sql.places import offset_of
 from projections.sql.query import Output
 from projections.sql.resolving import Names
@@ -40,8 +41,11 @@ _NEIGHBOURS: dict[type[exp.Expr], Function] = {
 }
 _FRAMES = (
     "Frames are ROWS BETWEEN n PRECEDING AND n FOLLOWING, each end also UNBOUNDED or CURRENT ROW, "
-    "and RANGE BETWEEN INTERVAL … PRECEDING AND CURRENT ROW over one ascending time."
+    "ROWS BETWEEN n PRECEDING AND m PRECEDING, and RANGE BETWEEN INTERVAL … PRECEDING AND CURRENT "
+    "ROW over one ascending time."
 )
+_SO_FAR = Frame(rows=False, before=None, after=0)
+"""What OVER with ORDER BY is about if it names no frame."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -147,12 +151,16 @@ class Windows:
                 found, f"{type(found).__name__.upper()} before OVER is not compiled"
             )
         offset = found.args.get("offset")
-        number = 1 if offset is None else int(offset.name) if offset.is_int else -1
-        if found.args.get("default") is not None or number < 0:
-            raise self._refusal(found, f"{render(found)}: a fixed offset and no default")
-        of = names.type_of(found.this)
+        if offset is not None and not (isinstance(offset, exp.Literal) and offset.is_int):
+            raise self._refusal(found, f"{render(found)}: the offset is a number, 0 or more")
+        of, default = neighbour_default(names, found)
         return Called(
-            function=_NEIGHBOURS[kind], argument=found.this, kind=of, type=of, offset=number
+            function=_NEIGHBOURS[kind],
+            argument=converted(names, found.this, of),
+            kind=of,
+            type=of,
+            offset=1 if offset is None else int(offset.name),
+            default=default,
         )
 
     def _place(self, window: exp.Expr, called: Called) -> _Around:
@@ -164,6 +172,9 @@ class Windows:
         partition = tuple(self._keyed(each) for each in window.args.get("partition_by") or [])
         ordering = tuple(self._ordering(each) for each in written)
         frame = self._frame(window, ordering, written)
+        if called.function is Function.FIRST_VALUE and frame == _SO_FAR:
+            # The first row of the partition, rows of equal order told apart.
+            frame = Frame(rows=True, before=None, after=0)
         if called.function in (Function.FIRST_VALUE, Function.LAST_VALUE):
             if frame is None or not frame.rows:
                 raise self._refusal(window, f"{called.function.upper()} needs a frame of ROWS")
@@ -200,7 +211,7 @@ class Windows:
     ) -> Frame | None:
         spec = window.args.get("spec")
         if spec is None:
-            return Frame(rows=False, before=None, after=0) if order else None
+            return _SO_FAR if order else None
         if not order:
             raise self._refusal(window, "a frame without ORDER BY")
         start, end = spec.args.get("start"), spec.args.get("end") or "CURRENT ROW"
@@ -210,8 +221,15 @@ class Windows:
         if kind == "RANGE":
             return self._range(window, start, end, order, written)
         before = self._count(window, start, spec.text("start_side"), "PRECEDING")
-        after = self._count(window, end, spec.text("end_side"), "FOLLOWING")
-        return Frame(rows=True, before=before, after=after)
+        side = spec.text("end_side")
+        if side.upper() != "PRECEDING":
+            return Frame(
+                rows=True, before=before, after=self._count(window, end, side, "FOLLOWING")
+            )
+        last = self._count(window, end, side, "PRECEDING")
+        if last is None or (before is not None and before < last):
+            raise self._refusal(window, "a frame that ends before it begins")
+        return Frame(rows=True, before=before, after=-last)
 
     def _range(
         self,
@@ -224,7 +242,7 @@ class Windows:
         if str(end).upper() != "CURRENT ROW":
             raise self._refusal(window, "a RANGE that does not end at CURRENT ROW")
         if str(start).upper() == "UNBOUNDED":
-            return Frame(rows=False, before=None, after=0)
+            return _SO_FAR
         length = duration_of(start) if isinstance(start, exp.Expr) else None
         if length is None:
             raise self._refusal(window, f"a RANGE of no fixed length; {FORM}")

@@ -55,6 +55,7 @@ class Call:
     """One function over rows. `argument` is a column; None counts rows.
 
     `kind` is the argument's type and `type` the result's, both empty where they are not certain.
+    `default` is what LAG and LEAD give where there is no neighbour, of the argument's type.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Call:
     type: str
     distinct: bool = False
     offset: int = 1
+    default: exp.Expr | None = None
 
     @property
     def column(self) -> Column:
@@ -93,7 +95,8 @@ class Ordering:
 class Frame:
     """The rows around one. ROWS: `before` and `after` are counts, RANGE: microseconds.
 
-    None is unbounded; a RANGE never reaches behind the rows of equal order.
+    None is unbounded; a RANGE never reaches behind the rows of equal order. An `after` below 0 ends
+    so many rows before the row.
     """
 
     rows: bool

@@ -182,9 +182,30 @@ REFUSED = [
     ("SELECT flight, ntile(2) OVER (ORDER BY delay) AS r {FROM}", "ntile", "NTILE before OVER"),
     ("SELECT flight, rank() OVER () AS r {FROM}", "", "RANK needs ORDER BY in OVER"),
     (
-        "SELECT flight, first_value(delay) OVER (ORDER BY occurred_at) AS r {FROM}",
-        "first_value",
-        "FIRST_VALUE needs a frame of ROWS",
+        "SELECT flight, last_value(delay) OVER (ORDER BY occurred_at) AS r {FROM}",
+        "last_value",
+        "LAST_VALUE needs a frame of ROWS",
+    ),
+    (
+        "SELECT flight, LAG(delay, 1, origin) OVER (ORDER BY occurred_at) AS r {FROM}",
+        "origin",
+        "the default is a literal of the type of the value, INT",
+    ),
+    (
+        "SELECT flight, LAG(delay, 1, 'none') OVER (ORDER BY occurred_at) AS r {FROM}",
+        "",
+        "the default is a literal of the type of the value, INT",
+    ),
+    (
+        "SELECT flight, LAG(delay, -1) OVER (ORDER BY occurred_at) AS r {FROM}",
+        "",
+        "the offset is a number, 0 or more",
+    ),
+    (
+        "SELECT flight, SUM(delay) OVER (ORDER BY occurred_at ROWS BETWEEN 1 PRECEDING AND 2 "
+        "PRECEDING) AS r {FROM}",
+        "",
+        "a frame that ends before it begins",
     ),
     (
         "SELECT flight, max(delay) OVER (ORDER BY delay RANGE BETWEEN INTERVAL 1 HOUR PRECEDING "

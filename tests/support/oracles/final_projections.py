@@ -94,6 +94,9 @@ FINAL = {
         "over a range", lambda world, row: _time(world, row["position"]) + _MOMENT
     ),
     "over rows": _final("over rows", lambda world, row: _time(world, row["position"]) + _MOMENT),
+    "over rows before": _final(
+        "over rows before", lambda world, row: _time(world, row["position"]) + _MOMENT
+    ),
     "two streams": _final(
         "two streams",
         lambda world, row: max(_time(world, row["p"]), _time(world, row["q"])) + _MOMENT,

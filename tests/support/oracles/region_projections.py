@@ -163,6 +163,44 @@ def _rows(world: World) -> list[Row]:
     return rows
 
 
+def _before(world: World) -> list[Row]:
+    rows: list[Row] = []
+    for facts in _by(world.facts, _flight).values():
+        for place, fact in enumerate(facts):
+            near = facts[max(0, place - 3) : max(0, place - 1)]
+            rows.append(
+                {
+                    "position": fact.position,
+                    "n": len(near),
+                    "late": _whole(f.delay for f in near),
+                    "far": _total(f.distance for f in near),
+                    "last": near[-1].origin if near else None,
+                    "opened": facts[0].carrier,
+                    "late_before": facts[place - 1].delay if place else -1,
+                }
+            )
+    return rows
+
+
+def _neighbours(world: World) -> list[Row]:
+    rows: list[Row] = []
+    for facts in _by(world.facts, _flight).values():
+        for place, fact in enumerate(facts):
+            after = facts[place + 2 : place + 3]
+            rows.append(
+                {
+                    "position": fact.position,
+                    "before": facts[place - 1].position if place else 0,
+                    "far": after[0].distance if after else 0.5,
+                    "name": after[0].carrier if after else "it's none",
+                    "late": (facts[place - 1].delay == 3)
+                    if place and facts[place - 1].delay is not None
+                    else (None if place else False),
+                }
+            )
+    return rows
+
+
 def _top(world: World) -> list[Row]:
     rows: list[Row] = []
     for origin, facts in _by(world.facts, lambda f: f.origin).items():
@@ -321,6 +359,27 @@ CASES = {
         "ROWS BETWEEN 2 PRECEDING AND CURRENT ROW) AS far, "
         f"LAG(position) OVER (PARTITION BY flight ORDER BY occurred_at) AS before {FROM}",
         _rows,
+    ),
+    "over rows before": _case(
+        "rows_before",
+        "position",
+        "SELECT position, COUNT(*) OVER w AS n, SUM(delay) OVER w AS late, "
+        "SUM(distance) OVER w AS far, LAST_VALUE(origin) OVER w AS last, "
+        "FIRST_VALUE(carrier) OVER o AS opened, LAG(delay, 1, -1) OVER o AS late_before "
+        f"{FROM}".replace(
+            "OVER w",
+            "OVER (PARTITION BY flight ORDER BY occurred_at "
+            "ROWS BETWEEN 3 PRECEDING AND 2 PRECEDING)",
+        ).replace("OVER o", "OVER (PARTITION BY flight ORDER BY occurred_at)"),
+        _before,
+    ),
+    "neighbours that are not there": _case(
+        "neighbours",
+        "position",
+        "SELECT position, LAG(position, 1, 0) OVER w AS before, LEAD(distance, 2, 0.5) OVER w AS "
+        "far, LEAD(carrier, 2, 'it''s none') OVER w AS name, LAG(delay = 3, 1, false) OVER w AS "
+        f"late {FROM}".replace("OVER w", "OVER (PARTITION BY flight ORDER BY occurred_at)"),
+        _neighbours,
     ),
     "top of each group": _case(
         "top",

@@ -1,0 +1,54 @@
+"""The last argument of LAG and LEAD: what a row has that has no such neighbour."""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from projections.sql.decimals import DECIMAL, INTEGERS, common_type
+from projections.sql.expressions import render, unwrapped
+from projections.sql.places import offset_of
+from projections.sql.resolving import Names
+
+
+def neighbour_default(names: Names, found: exp.Expr) -> tuple[str, exp.Expr | None]:
+    """Return the type of a call of LAG or LEAD, and its default as a value of that type.
+
+    Raises `InvalidRequest` for a default that is no literal, or has no type with the value.
+    """
+    of = names.type_of(found.this)
+    written = found.args.get("default")
+    default = None if written is None else unwrapped(written)
+    if default is None or isinstance(default, exp.Null):
+        return of, None
+    kind = _common(of, names.type_of(default), default) if _is_literal(default) else ""
+    if not kind:
+        raise names.script.refusal(
+            f"{render(found)}: the default is a literal of the type of the value, "
+            f"{of or 'which only Spark derives'}",
+            at=offset_of(default, offset_of(found, names.at)),
+            fix="Write a literal of that type, as in LAG(x, 1, 0), or leave it out "
+            "and write COALESCE(…) around OVER, which replaces NULL of a neighbour too.",
+        )
+    return kind, converted(names, default, kind)
+
+
+def converted(names: Names, node: exp.Expr, kind: str) -> exp.Expr:
+    """Return an expression as a value of a type."""
+    if names.type_of(node) == kind:
+        return node
+    return exp.Cast(this=node.copy(), to=exp.DataType.build(kind, dialect="spark"))
+
+
+def _is_literal(node: exp.Expr) -> bool:
+    inner = node.this if isinstance(node, exp.Neg | exp.Cast) else node
+    return isinstance(inner, exp.Literal | exp.Boolean)
+
+
+def _common(of: str, kind: str, default: exp.Expr) -> str:
+    """Return the type that holds values and default; a whole number is as short as it is."""
+    digits = str(default.this.name if isinstance(default, exp.Neg) else default.name)
+    if of == "DOUBLE" and (kind in INTEGERS or DECIMAL.fullmatch(kind)):
+        return of
+    if DECIMAL.fullmatch(of) and digits.isdigit():
+        kind = f"DECIMAL({len(digits)},0)"
+    return common_type([of, kind])
