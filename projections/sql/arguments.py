@@ -12,6 +12,7 @@ from functools import cache
 from sqlglot import Token, TokenType, exp
 from sqlglot.errors import SqlglotError
 
+from projections.sql.comma_joins import with_conditions
 from projections.sql.expressions import FUNCTIONS, OPERATORS, render
 from projections.sql.places import Script
 from projections.sql.tokens import SPARK, parsed
@@ -25,7 +26,7 @@ _MARK = "a_mark_{}_"
 def read_query(script: Script, tokens: list[Token]) -> exp.Expr:
     """Read the tokens of a query as Spark SQL. Raises `InvalidRequest` at what is none."""
     _refuse_surplus(script, tokens)
-    return parsed(script, tokens)
+    return with_conditions(parsed(script, tokens))
 
 
 def _refuse_surplus(script: Script, tokens: Sequence[Token]) -> None:

@@ -11,7 +11,7 @@ from projections.sql.catalog import Catalog, Relation
 from projections.sql.decimals import FLOATING, INTEGERS
 from projections.sql.expressions import check, conjuncts, unwrapped
 from projections.sql.places import Script, offset_of
-from projections.sql.scope import QueryScope, QuerySource, source_of
+from projections.sql.scope import QueryScope, QuerySource, joined_by_names, source_of
 from projections.sql.shape import InputKind
 from projections.sql.types import TEMPORAL, type_of
 
@@ -57,7 +57,7 @@ def read_inputs(
                 at=offset_of(join.this, at),
                 fix="Give one of them another alias.",
             )
-        sources.append(source)
+        sources.append(joined_by_names(source, join))
     scope = QueryScope(script, sources, at=at)
     lookups = tuple(
         _lookup(scope, join, source) for join, source in zip(joins, sources[1:], strict=True)

@@ -37,7 +37,8 @@ _PAIRED = re.compile(r"__[lr](\d+)")
 _FORM = "Write [LEFT | RIGHT | FULL | LEFT SEMI | LEFT ANTI] JOIN x ON x.key = expression AND …."
 _NO_PAIRS = (
     "CROSS JOIN is not compiled: each new row would be compared with every other",
-    "Equate something: JOIN x ON x.key = expression. One value of all rows is a subquery: "
+    "Equate something: JOIN x ON x.key = expression, or in WHERE with the aliases of both: "
+    "FROM a, b WHERE a.key = b.key. One value of all rows is a subquery: "
     "(SELECT MAX(amount) FROM x).",
 )
 
@@ -182,7 +183,6 @@ def _kind(script: Script, join: exp.Expr, at: int) -> JoinKind:
 
 def _conditions(names: Names, join: exp.Expr, source: QuerySource, at: int) -> list[exp.Expr]:
     written = list(conjuncts(join.args.get("on")))
-    first = names.scope.sources[0]
     for name in join.args.get("using") or []:
         if name.name.lower() in names.scope.shared:
             raise names.script.refusal(
@@ -190,9 +190,23 @@ def _conditions(names: Names, join: exp.Expr, source: QuerySource, at: int) -> l
                 at=at,
                 fix=f"Say both: ON COALESCE(a.{name.name}, b.{name.name}) = c.{name.name}.",
             )
-        sides = (exp.column(name.name, table=each.alias) for each in (source, first))
-        written.append(exp.EQ(this=next(sides), expression=next(sides)))
+        sides = (source, _other_side(names, name.name, at))
+        one, other = (exp.column(name.name, table=each.alias) for each in sides)
+        written.append(exp.EQ(this=one, expression=other))
     return [names.flat(resolved(names.scope, part)) for part in written]
+
+
+def _other_side(names: Names, name: str, at: int) -> QuerySource:
+    """Return the one input before the last that has a column in USING."""
+    *before, source = names.scope.sources
+    having = [each for each in names.scope.having(name.lower()) if each is not source]
+    if len(having) > 1:
+        raise names.script.refusal(
+            f"USING ({name}): {name} is a column of {' and of '.join(s.alias for s in having)}",
+            at=at,
+            fix=f"Say which one: ON {source.alias}.{name} = {having[0].alias}.{name}.",
+        )
+    return having[0] if having else before[0]
 
 
 def _as_of(names: Names, table: exp.Expr, source: QuerySource, at: int) -> list[exp.Expr]:

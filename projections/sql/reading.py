@@ -38,7 +38,7 @@ from projections.sql.query import (
 from projections.sql.ranking import Windows
 from projections.sql.resolving import Names
 from projections.sql.scalar_subqueries import with_values
-from projections.sql.scope import QuerySource
+from projections.sql.scope import QuerySource, joined_by_names
 from projections.sql.set_operations import distinct, in_both, in_first_alone
 from projections.sql.shape import HIDDEN_STREAM, InputKind
 from projections.sql.tree import (
@@ -240,7 +240,7 @@ class _Reader:
                 made = full(made, alone)
             node = made
             if joins.gives_columns(join):
-                sources.append(source)
+                sources.append(joined_by_names(source, join))
         return node, sources
 
     def _sets(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
@@ -17,13 +17,18 @@ PROCESSING_TIME = INGESTED_AT.removeprefix("_")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuerySource:
-    """An input under its alias. Columns by lower-case name, as Spark compares them."""
+    """An input under its alias. Columns by lower-case name, as Spark compares them.
+
+    `using` are those by which it is joined that an input before it has as well: a name without an
+    alias is the one of that input.
+    """
 
     alias: str
     index: int
     kind: InputKind
     relation: Relation
     columns: dict[str, Column]
+    using: frozenset[str] = frozenset()
 
     @property
     def view(self) -> str:
@@ -51,6 +56,12 @@ def source_of(
     return QuerySource(alias=alias, index=index, kind=kind, relation=relation, columns=columns)
 
 
+def joined_by_names(source: QuerySource, join: exp.Expr) -> QuerySource:
+    """Return an input with the columns in USING of its join."""
+    names = frozenset(each.name.lower() for each in join.args.get("using") or [])
+    return replace(source, using=names)
+
+
 class QueryScope:
     """The sources of one query, first the driving one. `window` adds window_start, window_end.
 
@@ -73,6 +84,14 @@ class QueryScope:
         return (self.window and name.lower() in WINDOW_COLUMNS) or any(
             name.lower() in source.columns for source in self.sources
         )
+
+    def having(self, name: str) -> list[QuerySource]:
+        """Return the inputs of which an unqualified name in lower case may be a column.
+
+        Of a RIGHT or FULL join by it either side may lack the value: it may be of both.
+        """
+        either = name in self.shared
+        return [s for s in self.sources if name in s.columns and (either or name not in s.using)]
 
     def used(self, node: exp.Expr) -> set[str]:
         """Return the aliases that a resolved expression reads."""
@@ -135,7 +154,7 @@ class QueryScope:
 
     def _by_column(self, parts: list[str], at: int) -> QuerySource:
         name = parts[0].lower()
-        having = [source for source in self.sources if name in source.columns]
+        having = self.having(name)
         if len(having) == 1:
             return having[0]
         aliases = [source.alias for source in self.sources]

@@ -32,6 +32,10 @@ _UNITS = {
     "D": "DAY",
 }
 """Short names of units that sqlglot reads, and Spark does not."""
+_BEHIND_FROM = (
+    *(TokenType.SELECT, TokenType.WHERE, TokenType.GROUP_BY, TokenType.HAVING, TokenType.QUALIFY),
+    *(TokenType.ORDER_BY, TokenType.LIMIT, TokenType.UNION, TokenType.INTERSECT, TokenType.EXCEPT),
+)
 _QUOTED = (TokenType.STRING, TokenType.IDENTIFIER)
 
 _TERMINAL_CODE = re.compile(r"\x1b\[[0-9;]*m")
@@ -133,19 +137,35 @@ def with_sessions(body: list[Token]) -> list[Token]:
 
 
 def with_streams(body: list[Token]) -> list[Token]:
-    """Mark the word STREAM after FROM and JOIN; elsewhere `stream` stays a name (events have it).
+    """Mark the word STREAM before an input; elsewhere `stream` stays a name (events have it).
 
-    `FROM stream s` therefore reads the log `s`; a table called stream stands in backquotes.
+    Inputs stand after FROM, JOIN and a comma of FROM. `FROM stream s` therefore reads the log `s`;
+    a table called stream stands in backquotes.
     """
     marked, before = [], None
+    listing = [False]
     for index, token in enumerate(body):
         opens = before in (TokenType.FROM, TokenType.JOIN)
+        opens = opens or (before is TokenType.COMMA and listing[-1])
+        _enter(listing, token.token_type, before)
         names = index + 1 < len(body) and body[index + 1].token_type is not TokenType.ALIAS
         before = token.token_type
         if opens and names and before is TokenType.VAR and token.text.upper() == "STREAM":
             token = retyped(token, TokenType.STREAM)
         marked.append(token)
     return marked
+
+
+def _enter(listing: list[bool], kind: TokenType, before: TokenType | None) -> None:
+    """Note, for each pair of brackets around, whether commas in it stand between inputs."""
+    if kind is TokenType.L_PAREN:
+        listing.append(False)
+    elif kind is TokenType.R_PAREN and len(listing) > 1:
+        listing.pop()
+    elif kind is TokenType.FROM:
+        listing[-1] = before is not TokenType.DISTINCT
+    elif kind in _BEHIND_FROM:
+        listing[-1] = False
 
 
 def join_doubled_quotes(script: Script, tokens: Sequence[Token]) -> list[Token]:

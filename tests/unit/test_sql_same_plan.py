@@ -95,3 +95,91 @@ def test_qualify_of_groups_that_could_mean_two_things_is_refused(query: str, sai
     with pytest.raises(InvalidRequest, match=said) as caught:
         rows_sql(query, "carrier")
     assert caught.value.remedy == "Group in a subquery, and write OVER in the query around it."
+
+
+A, B = f"{STREAM} a", f"{STREAM} b"
+NEAR = "b.occurred_at > a.occurred_at AND b.occurred_at < a.occurred_at + INTERVAL 1 HOUR"
+WEATHER = "weather FOR SYSTEM_TIME AS OF a.occurred_at w"
+PAIR = "SELECT a.position AS p, b.position AS q FROM"
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        (
+            f"{PAIR} {A}, {B} WHERE a.flight = b.flight AND {NEAR} AND a.delay > 0 AND b.delay > 1",
+            f"{PAIR} {A} JOIN {B} ON a.flight = b.flight AND {NEAR} AND b.delay > 1 "
+            "WHERE a.delay > 0",
+        ),
+        (
+            f"{PAIR} {A} CROSS JOIN {B} WHERE a.flight = b.flight AND (a.delay > 0 OR b.delay > 0)",
+            f"{PAIR} {A} JOIN {B} ON a.flight = b.flight AND (a.delay > 0 OR b.delay > 0)",
+        ),
+        (
+            f"{PAIR} {A}, (SELECT position, flight {FROM}) b, {STREAM} stream "
+            "WHERE a.flight = b.flight AND stream.flight = b.flight AND a.origin = stream.origin",
+            f"{PAIR} {A} JOIN (SELECT position, flight {FROM}) b ON a.flight = b.flight "
+            f"JOIN {STREAM} stream ON stream.flight = b.flight AND a.origin = stream.origin",
+        ),
+        (
+            f"SELECT a.position AS p, w.wind AS q FROM {A}, {WEATHER} WHERE w.origin = a.origin",
+            f"SELECT a.position AS p, w.wind AS q FROM {A} JOIN {WEATHER} ON w.origin = a.origin",
+        ),
+        (
+            f"SELECT position AS p, label AS q FROM {A}, airlines b "
+            "WHERE a.carrier = b.carrier AND position > 3",
+            f"SELECT position AS p, label AS q FROM {A} JOIN airlines b "
+            "ON a.carrier = b.carrier WHERE position > 3",
+        ),
+    ],
+)
+def test_a_comma_with_a_condition_is_a_join(written: str, meant: str) -> None:
+    assert rows_sql(written, "p") == rows_sql(meant, "p")
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        f"{PAIR} {A}, {B} WHERE a.delay > 0",
+        f"{PAIR} {A}, {B} FULL JOIN airlines c ON c.carrier = b.carrier WHERE a.flight = b.flight",
+    ],
+)
+def test_a_comma_without_a_condition_is_refused_with_the_form(query: str) -> None:
+    with pytest.raises(InvalidRequest, match="CROSS JOIN is not compiled") as caught:
+        rows_sql(query, "p")
+    assert "FROM a, b WHERE a.key = b.key" in caught.value.remedy
+
+
+def test_a_column_called_stream_stays_one_behind_a_comma() -> None:
+    inner = f"SELECT position, origin AS stream {FROM}"
+    query = f"SELECT position IS DISTINCT FROM 3 AS p, stream FROM ({inner}) x"
+    assert rows_sql(query, "p") == rows_sql(query.replace(", stream FROM", ", x.stream FROM"), "p")
+
+
+@pytest.mark.parametrize("side", ["", "LEFT "])
+@pytest.mark.parametrize("joined", ["airlines b", f"(SELECT carrier, origin {FROM}) b"])
+def test_a_column_by_which_is_joined_is_that_of_the_left_side(side: str, joined: str) -> None:
+    query = f"SELECT {{}} AS p, position AS q FROM {A} {side}JOIN {joined} USING (carrier)"
+    assert rows_sql(query.format("carrier"), "p") == rows_sql(query.format("a.carrier"), "p")
+
+
+def test_a_version_is_looked_up_by_a_column_of_both() -> None:
+    query = f"SELECT a.position AS p, {{}} AS q, w.wind FROM {A} LEFT JOIN {WEATHER} USING (origin)"
+    assert rows_sql(query.format("origin"), "p") == rows_sql(query.format("a.origin"), "p")
+
+
+@pytest.mark.parametrize("column", ["label", "carrier"])
+def test_using_joins_with_the_input_that_has_the_column(column: str) -> None:
+    first = f"{FROM} a JOIN airlines b USING (carrier)"
+    further = f"(SELECT carrier, label {FROM} d JOIN airlines e USING (carrier)) c"
+    using = f"SELECT a.position AS p, c.label AS q {first} JOIN {further} USING ({column})"
+    side = "b" if column == "label" else "a"
+    on = using.replace(f"c USING ({column})", f"c ON c.{column} = {side}.{column}")
+    assert rows_sql(using, "p") == rows_sql(on, "p")
+
+
+def test_using_a_column_of_two_inputs_is_refused() -> None:
+    query = f"{PAIR} {A} JOIN {B} ON a.flight = b.flight JOIN airlines c USING (carrier)"
+    with pytest.raises(InvalidRequest, match="carrier is a column of a and of b") as caught:
+        rows_sql(query, "p")
+    assert caught.value.remedy == "Say which one: ON c.carrier = a.carrier."
