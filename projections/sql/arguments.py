@@ -16,6 +16,7 @@ from projections.sql.comma_joins import with_conditions
 from projections.sql.expressions import FUNCTIONS, OPERATORS, render
 from projections.sql.places import Script
 from projections.sql.tokens import SPARK, parsed
+from projections.sql.window_spellings import with_windows, without_table_functions
 
 _OPENS = (TokenType.L_PAREN, TokenType.L_BRACKET)
 _CLOSES = (TokenType.R_PAREN, TokenType.R_BRACKET)
@@ -25,8 +26,9 @@ _MARK = "a_mark_{}_"
 
 def read_query(script: Script, tokens: list[Token]) -> exp.Expr:
     """Read the tokens of a query as Spark SQL. Raises `InvalidRequest` at what is none."""
+    tokens = without_table_functions(script, tokens)
     _refuse_surplus(script, tokens)
-    return with_conditions(parsed(script, tokens))
+    return with_conditions(with_windows(parsed(script, tokens)))
 
 
 def _refuse_surplus(script: Script, tokens: Sequence[Token]) -> None:

@@ -6,6 +6,8 @@ it means the same to Spark as what the author wrote (a test runs both forms of e
 
 from __future__ import annotations
 
+import re
+
 from sqlglot import exp
 
 from projections.sql.functions import function_of
@@ -73,6 +75,13 @@ _UNSTABLE_NAMES = _words(
 )
 
 
+_OF_WINDOWS = re.compile(
+    "(session_)?window|session|window_time|(tumble|hop|cumulate|session)_(start|end|rowtime|proctime)",
+    re.IGNORECASE,
+)
+"""Names by which Flink and Spark know windows and their bounds."""
+
+
 def check(script: Script, node: exp.Expr, *, at: int, aggregates: bool) -> None:
     """Refuse what `node` contains beyond the dialect; aggregates only where they may stand."""
     for found in node.walk():
@@ -138,6 +147,13 @@ def _refuse_other(script: Script, found: exp.Expr, at: int) -> None:
     for kind, (reason, fix) in _REASONS.items():
         if isinstance(found, kind):
             raise script.refusal(reason, at=at, fix=fix)
+    if isinstance(found, exp.Anonymous) and _OF_WINDOWS.fullmatch(found.name):
+        raise script.refusal(
+            f"{_written(found)} goes with no window in GROUP BY",
+            at=at,
+            fix="Group by TUMBLE(t, size), HOP(t, slide, size), CUMULATE(t, step, size) or "
+            "SESSION(t, gap), and select window_start and window_end.",
+        )
     raise script.refusal(
         f"{_written(found)} is not in the dialect",
         at=at,

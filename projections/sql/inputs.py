@@ -14,6 +14,7 @@ from projections.sql.places import Script, offset_of
 from projections.sql.scope import QueryScope, QuerySource, joined_by_names, source_of
 from projections.sql.shape import InputKind
 from projections.sql.types import TEMPORAL, type_of
+from projections.sql.windows import window_kind
 
 _JOIN_FORM = "Write [LEFT] JOIN table [FOR SYSTEM_TIME AS OF t] ON table.key = expression."
 
@@ -80,10 +81,13 @@ def source_at(
             "that is captured.",
         )
     if not isinstance(table, exp.Table) or not isinstance(table.this, exp.Identifier):
+        called = isinstance(table, exp.Table) and window_kind(table.this) is not None
         raise script.refusal(
             "only tables and streams can be read here",
             at=at,
-            fix="Make the inner query a projection of its own, or join the table itself.",
+            fix="Group by the window: FROM t GROUP BY key, TUMBLE(ts, size)."
+            if called
+            else "Make the inner query a projection of its own, or join the table itself.",
         )
     for clause, content in table.args.items():
         if content and clause not in ("this", "db", "catalog", "alias", "version"):

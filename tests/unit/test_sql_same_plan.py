@@ -183,3 +183,111 @@ def test_using_a_column_of_two_inputs_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="carrier is a column of a and of b") as caught:
         rows_sql(query, "p")
     assert caught.value.remedy == "Say which one: ON c.carrier = a.carrier."
+
+
+COUNTED = f"COUNT(*) AS n {FROM} GROUP BY carrier"
+BY_HOUR = f"SELECT carrier, window_start AS s, window_end AS e, {COUNTED}, {{}}"
+
+
+@pytest.mark.parametrize(
+    ("window", "meant"),
+    [
+        ("window(occurred_at, '10 minutes')", "TUMBLE(occurred_at, '10 minutes')"),
+        ("WINDOW(occurred_at, '1 hour', '5 minutes')", "HOP(occurred_at, '5 minutes', '1 hour')"),
+        ("session_window(occurred_at, '5 minutes')", "SESSION(occurred_at, '5 minutes')"),
+    ],
+)
+def test_windows_of_spark_are_those_of_the_dialect(window: str, meant: str) -> None:
+    word = window.partition("(")[0]
+    written = BY_HOUR.format(window).replace("window_start AS s", f"{word}.start AS s")
+    written = written.replace("window_end AS e", f"{window}.end AS e")
+    assert rows_sql(written, "carrier, s") == rows_sql(BY_HOUR.format(meant), "carrier, s")
+    unnamed = written.replace(".start AS s", ".start")
+    assert rows_sql(unnamed, "carrier, start") == rows_sql(
+        BY_HOUR.format(meant).replace("AS s", "AS start"), "carrier, start"
+    )
+
+
+@pytest.mark.parametrize("kind", ["TUMBLE", "HOP", "SESSION"])
+def test_bounds_are_functions_of_the_same_window(kind: str) -> None:
+    lengths = "INTERVAL '5' MINUTE" + (", INTERVAL '1' HOUR" if kind == "HOP" else "")
+    arguments = f"(occurred_at, {lengths})"
+    meant = BY_HOUR.format(f"{kind}{arguments}") + " HAVING window_end > window_start"
+    written = meant.replace("window_start", f"{kind}_START{arguments}")
+    written = written.replace("window_end", f"{kind.lower()}_end{arguments}")
+    assert rows_sql(written, "carrier, s") == rows_sql(meant, "carrier, s")
+
+
+@pytest.mark.parametrize(
+    ("kind", "by"),
+    [
+        ("TUMBLE", "carrier, window_start, window_end"),
+        ("HOP", "window_end, carrier"),
+        ("CUMULATE", "window_start, window_end, carrier"),
+    ],
+)
+def test_a_window_of_a_table_is_one_of_its_groups(kind: str, by: str) -> None:
+    lengths = "INTERVAL '10' MINUTES" + ("" if kind == "TUMBLE" else ", INTERVAL '1' HOUR")
+    items = "x.carrier, window_end AS e, COUNT(*) AS n"
+    key = "carrier, e"
+    written = (
+        f"SELECT {items} FROM TABLE({kind}(TABLE {STREAM}, DESCRIPTOR(occurred_at), {lengths})) x "
+        f"WHERE delay > 0 GROUP BY {by} HAVING COUNT(*) > 1"
+    )
+    meant = (
+        f"SELECT {items} {FROM} x WHERE delay > 0 "
+        f"GROUP BY carrier, {kind}(occurred_at, {lengths}) HAVING COUNT(*) > 1"
+    )
+    assert rows_sql(written, key) == rows_sql(meant, key)
+    inside, around_it = (f"SELECT carrier, e, n FROM ({each}) y" for each in (written, meant))
+    assert rows_sql(inside, key) == rows_sql(around_it, key)
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        (
+            f"SELECT carrier FROM TABLE(TUMBLE(TABLE {STREAM}, DESCRIPTOR(occurred_at), '1 hour'))",
+            "TUMBLE of a table without GROUP BY",
+        ),
+        (
+            f"SELECT carrier FROM TABLE(TUMBLE(TABLE {STREAM}, DESCRIPTOR(occurred_at), '1 hour')) "
+            "GROUP BY carrier",
+            "TUMBLE of a table that GROUP BY does not name",
+        ),
+        (
+            f"SELECT carrier FROM TABLE(CUMULATE(TABLE {STREAM}, DESCRIPTOR(occurred_at), '1 hour',"
+            "'1 day')) GROUP BY carrier, window_start",
+            "CUMULATE of a table that GROUP BY does not name",
+        ),
+        (
+            f"SELECT carrier FROM TABLE(SESSION(TABLE {STREAM} PARTITION BY carrier, "
+            "DESCRIPTOR(occurred_at), '1 hour')) GROUP BY carrier, window_start",
+            "is not a window of a table that is known here",
+        ),
+        (
+            f"SELECT carrier, TUMBLE_START(occurred_at, '1 hour') AS s {FROM} GROUP BY carrier",
+            "goes with no window in GROUP BY",
+        ),
+        (
+            f"SELECT carrier, TUMBLE_END(occurred_at, '1 hour') AS s {FROM} "
+            "GROUP BY carrier, TUMBLE(occurred_at, '2 hours')",
+            "goes with no window in GROUP BY",
+        ),
+        (
+            f"SELECT carrier {FROM} GROUP BY carrier, window(occurred_at, '1 h', '1 h', '5 m')",
+            "goes with no window in GROUP BY",
+        ),
+    ],
+)
+def test_a_window_that_is_none_is_refused_with_the_form(query: str, said: str) -> None:
+    with pytest.raises(InvalidRequest, match=said) as caught:
+        rows_sql(query, "carrier")
+    assert "select window_start and window_end" in caught.value.remedy
+
+
+def test_a_window_in_from_is_refused_with_the_form() -> None:
+    query = f"SELECT carrier FROM TUMBLE({STREAM.split()[1]}, '1 hour') x GROUP BY carrier"
+    with pytest.raises(InvalidRequest, match="only tables and streams") as caught:
+        rows_sql(query, "carrier")
+    assert "GROUP BY key, TUMBLE(ts, size)" in caught.value.remedy

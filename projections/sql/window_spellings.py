@@ -1,0 +1,199 @@
+"""Windows as Flink and Spark spell them, in the dialect's own words.
+
+`FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), size)) … GROUP BY window_start, window_end` is read as
+`FROM t … GROUP BY TUMBLE(ts, size)`; `window(ts, size)` is TUMBLE, with a slide HOP, and
+`session_window(ts, gap)` SESSION. `TUMBLE_START(…)` and `window.start` are `window_start`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from sqlglot import Token, TokenType, exp
+
+from kernel.errors import InvalidRequest
+from projections.sql.expressions import render
+from projections.sql.places import Script, offset_of
+from projections.sql.tokens import retyped
+from projections.sql.windows import WindowKind
+
+_OPENS, _CLOSES = TokenType.L_PAREN, TokenType.R_PAREN
+_SETS = (TokenType.UNION, TokenType.INTERSECT, TokenType.EXCEPT)
+_BEHIND_GROUP = (
+    *(TokenType.HAVING, TokenType.QUALIFY, TokenType.ORDER_BY, TokenType.LIMIT),
+    *_SETS,
+)
+_BOUNDS = ("window_start", "window_end", "window_time")
+_FORM = (
+    "Group by the window: FROM t GROUP BY key, TUMBLE(ts, INTERVAL '10' MINUTES), HOP(ts, slide, "
+    "size), CUMULATE(ts, step, size) or SESSION(ts, gap), and select window_start and window_end."
+)
+
+
+def without_table_functions(script: Script, tokens: list[Token]) -> list[Token]:
+    """Read windows of tables as windows in GROUP BY. Raises `InvalidRequest` for one of no group.
+
+    Behind it no word of them is left.
+    """
+    made = tokens
+    while (place := _table_function(made)) is not None:
+        made = _with_group(script, made, place)
+    return made
+
+
+def _table_function(tokens: Sequence[Token]) -> int | None:
+    """Return where a TABLE( … ) stands."""
+    pairs = enumerate(pairwise(tokens))
+    is_opened = (
+        place
+        for place, (word, sign) in pairs
+        if word.token_type is TokenType.TABLE and sign.token_type is _OPENS
+    )
+    return next(is_opened, None)
+
+
+def _with_group(script: Script, tokens: list[Token], place: int) -> list[Token]:
+    at = int(tokens[place].start)
+    end = place + 1 + _end(tokens[place + 2 :]) + 1
+    call = tokens[place + 2 : end]
+    parts = _listed(call[2:-1])
+    word = call[0].text.upper() if call else ""
+    known = word in WindowKind.__members__ and len(parts) > 2
+    if not known or not _is_of_table(parts[0]) or not _is_descriptor(parts[1]):
+        raise _refusal(script, at, "TABLE(…) is not a window of a table that is known here")
+    stream, table = parts[0][1], parts[0][2:]
+    if table and stream.token_type is TokenType.VAR and stream.text.upper() == "STREAM":
+        stream = retyped(stream, TokenType.STREAM)
+    window = [*call[:2], *_joined([parts[1][2:-1], *parts[2:]], call), call[-1]]
+    rest = tokens[end + 1 :]
+    first = next((p for p, level in _levels(rest) if _is_group(rest[p], level)), None)
+    if first is None:
+        raise _refusal(script, at, f"{word} of a table without GROUP BY")
+    stop = first + 1 + _end(rest[first + 1 :], *_BEHIND_GROUP)
+    groups = _listed(rest[first + 1 : stop])
+    others = [each for each in groups if not _is_bound(each)]
+    bounds = {each[0].text.lower() for each in groups if _is_bound(each)}
+    if not bounds or (word == WindowKind.CUMULATE and "window_end" not in bounds):
+        raise _refusal(script, at, f"{word} of a table that GROUP BY does not name")
+    by = _joined([*others, window], call)
+    return [*tokens[:place], stream, *table, *rest[: first + 1], *by, *rest[stop:]]
+
+
+def _refusal(script: Script, at: int, message: str) -> InvalidRequest:
+    return script.refusal(message, at=at, fix=_FORM)
+
+
+def _levels(tokens: Sequence[Token]) -> Iterator[tuple[int, int]]:
+    """Yield each place with the number of brackets that are open there, up to where they end."""
+    level = 0
+    for place, token in enumerate(tokens):
+        level -= token.token_type is _CLOSES
+        if level < 0 or (level == 0 and token.token_type in _SETS):
+            return
+        yield place, level
+        level += token.token_type is _OPENS
+
+
+def _end(tokens: Sequence[Token], *kinds: TokenType) -> int:
+    """Return where the brackets around close, or a token of one of these kinds stands."""
+    end = 0
+    for place, level in _levels(tokens):
+        if level == 0 and tokens[place].token_type in kinds:
+            return place
+        end = place + 1
+    return end
+
+
+def _listed(tokens: Sequence[Token]) -> list[list[Token]]:
+    """Cut tokens at the commas that stand in no further brackets."""
+    parts: list[list[Token]] = [[]]
+    for place, level in _levels(tokens):
+        if level == 0 and tokens[place].token_type is TokenType.COMMA:
+            parts.append([])
+        else:
+            parts[-1].append(tokens[place])
+    return parts
+
+
+def _joined(parts: Sequence[Sequence[Token]], call: Sequence[Token]) -> list[Token]:
+    """Put parts behind each other, with a comma of the call between."""
+    comma = next(each for each in call if each.token_type is TokenType.COMMA)
+    found = [token for part in parts for token in (comma, *part)]
+    return found[1:]
+
+
+def _is_group(token: Token, level: int) -> bool:
+    return level == 0 and token.token_type is TokenType.GROUP_BY
+
+
+def _is_bound(part: Sequence[Token]) -> bool:
+    return len(part) == 1 and part[0].text.lower() in _BOUNDS
+
+
+def _is_of_table(part: Sequence[Token]) -> bool:
+    return len(part) > 1 and part[0].token_type is TokenType.TABLE
+
+
+def _is_descriptor(part: Sequence[Token]) -> bool:
+    return len(part) > 3 and part[0].text.upper() == "DESCRIPTOR" and part[1].token_type is _OPENS
+
+
+def with_windows(query: exp.Expr) -> exp.Expr:
+    """Name the windows of GROUP BY and their bounds as the dialect does, in all SELECTs."""
+    for select in [*query.find_all(exp.Select)]:
+        group = select.args.get("group")
+        for written in [*group.expressions] if group is not None else []:
+            own = _window(written) if isinstance(written, exp.Anonymous) else None
+            if own is not None:
+                _name_bounds(select, written, own)
+                written.replace(own)
+    return query
+
+
+def _window(written: exp.Expr) -> exp.Expr | None:
+    """Return a window as the dialect writes it; None for what is none."""
+    time, *lengths = [each.copy() for each in written.expressions] or [exp.Null()]
+    match written.name.upper(), len(lengths):
+        case (("TUMBLE" | "HOP" | "CUMULATE" | "SESSION"), _):
+            return written.copy()
+        case "WINDOW", 1:
+            return exp.Anonymous(this="TUMBLE", expressions=[time, *lengths])
+        case "WINDOW", 2:
+            return exp.Anonymous(this="HOP", expressions=[time, *reversed(lengths)])
+        case "SESSION_WINDOW", 1:
+            return exp.Anonymous(this="SESSION", expressions=[time, *lengths])
+        case _:
+            return None
+
+
+def _name_bounds(select: exp.Select, written: exp.Expr, own: exp.Expr) -> None:
+    further = [select.args[name] for name in ("having", "qualify") if select.args.get(name)]
+    for part in (*select.expressions, *further):
+        for found in [*part.find_all(exp.Anonymous, exp.Column, exp.Dot)]:
+            bound = _bound(select, found, written, own)
+            if bound is None or found.find_ancestor(exp.Select) is not select:
+                continue
+            made: exp.Expr = exp.column(f"window_{bound}")
+            made.meta["start"] = offset_of(found, 0)
+            field = found.parent is select and not isinstance(found, exp.Anonymous)
+            found.replace(exp.alias_(made, bound) if field else made)
+
+
+def _bound(select: exp.Select, found: exp.Expr, written: exp.Expr, own: exp.Expr) -> str | None:
+    """Return `start` or `end` for a bound of the window, as each of them writes it."""
+    word, of = written.name.lower(), found.name.lower()
+    match found:
+        case exp.Anonymous():
+            name, _, bound = of.rpartition("_")
+            same = [*map(render, found.expressions)] == [*map(render, own.expressions)]
+            same = same and name == own.name.lower()
+        case exp.Column():
+            bound, inputs = of, select.find_all(exp.Table, exp.Subquery)
+            named = word.endswith("window") and len(found.parts) == 2
+            same = named and found.table.lower() == word
+            same = same and all(each.alias_or_name.lower() != word for each in inputs)
+        case _:
+            bound = found.expression.name.lower()
+            same = render(found.this) == render(written)
+    return bound if same and bound in ("start", "end") else None
