@@ -22,6 +22,7 @@ from projections.sql.options import OptionValue
 from projections.sql.places import Piece, Script
 from projections.sql.tables import CONNECTORS, Table, read_table, with_options
 from projections.sql.tokens import TokenCursor, with_sessions, with_streams
+from projections.sql.windows import WindowKind, window_kind
 
 _VIEW_FORM = "CREATE [TEMPORARY] VIEW name AS SELECT …;"
 _INSERT_FORM = "INSERT INTO name SELECT …;"
@@ -144,12 +145,7 @@ class Spellings:
         group = query.args.get("group")
         names = []
         for each in group.expressions if group is not None else ():
-            found = [
-                item.alias_or_name
-                for item in query.expressions
-                if item.unalias().sql() == each.sql() or item.alias_or_name == each.sql()
-            ]
-            names += found[:1]
+            names += _items_of(query, each)[:1]
         if group is None or len(names) < len(group.expressions):
             raise self.script.refusal(
                 f"nothing says which columns identify a row of {written}",
@@ -228,6 +224,24 @@ class Spellings:
 def _spliced(script: Script, pieces: Sequence[Piece]) -> Script:
     text = "".join(piece.text for piece in pieces)
     return Script(origin=script.origin, text=text, pieces=tuple(pieces), written=script)
+
+
+def _items_of(query: exp.Expr, group: exp.Expr) -> list[str]:
+    """Return the columns of the result that a group stands in; a window in its bounds."""
+    items = query.expressions
+    if isinstance(group, exp.Literal) and group.is_int:
+        return [each.alias_or_name for each in items[int(group.name) - 1 :][:1]]
+    kind = window_kind(group)
+    if kind is not None or (isinstance(group, exp.Anonymous) and group.name.upper() == "SESSION"):
+        # Windows of CUMULATE differ in their end alone.
+        bounds = ["window_end"] if kind is WindowKind.CUMULATE else ["window_start", "window_end"]
+        told = [(item.unalias().sql().lower(), item.alias_or_name) for item in items]
+        return [name for bound in bounds for text, name in told if text == bound]
+    return [
+        item.alias_or_name
+        for item in items
+        if item.unalias().sql() == group.sql() or item.alias_or_name == group.sql()
+    ]
 
 
 def _ctes(query: exp.Expr) -> dict[str, int]:

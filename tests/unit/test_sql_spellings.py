@@ -153,3 +153,46 @@ def test_options_of_other_engines_are_refused_with_what_to_do() -> None:
     with pytest.raises(InvalidRequest) as refused:
         read(text)
     assert "the brokers are those of the workspace" in refused.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("items", "group", "key"),
+    [
+        ("u, window_start AS s, window_end", "u, TUMBLE(occurred_at, INTERVAL '1' HOUR)", "u, s"),
+        ("u, window_end AS e", "u, HOP(occurred_at, '1 minute', '1 hour')", "u, e"),
+        ("u, window_start, window_end AS e", "u, CUMULATE(occurred_at, '1 s', '1 h')", "u, e"),
+        ("u AS v, window_start", "1, SESSION(occurred_at, INTERVAL '5' MINUTE)", "v, window_start"),
+        ("upper(u) AS v, 1 AS one", "upper(u), 2", "v, one"),
+    ],
+)
+def test_a_window_and_a_place_of_group_by_are_the_key(items: str, group: str, key: str) -> None:
+    inserted = f"INSERT INTO Counted SELECT {items}, COUNT(*) AS n FROM Clicks GROUP BY {group}"
+    (made,) = read(EVENTS + inserted).projections
+    assert ", ".join(made.key) == key
+
+
+@pytest.mark.parametrize(
+    ("items", "group"),
+    [
+        ("u", "u, TUMBLE(occurred_at, '1 hour')"),
+        ("u, window_start", "u, CUMULATE(occurred_at, '1 s', '1 h')"),
+        ("u", "2"),
+    ],
+)
+def test_a_group_that_is_not_selected_is_no_key(items: str, group: str) -> None:
+    with pytest.raises(InvalidRequest, match="which columns identify a row"):
+        read(f"{EVENTS}INSERT INTO x SELECT {items} FROM Clicks GROUP BY {group}")
+
+
+def test_a_window_of_a_table_is_read_as_one_of_its_groups() -> None:
+    of_table = (
+        "INSERT INTO Counted SELECT u, window_start, window_end, COUNT(*) AS n FROM TABLE(TUMBLE("
+        "TABLE Clicks, DESCRIPTOR(occurred_at), INTERVAL '10' MINUTES)) GROUP BY u, window_start, "
+        "window_end"
+    )
+    (made,) = read(EVENTS + of_table).projections
+    (meant,) = read(
+        f"{EVENTS}INSERT INTO Counted SELECT u, window_start, window_end, COUNT(*) AS n "
+        "FROM Clicks GROUP BY u, TUMBLE(occurred_at, INTERVAL '10' MINUTES)"
+    ).projections
+    assert (made.query, made.key) == (meant.query, meant.key)
