@@ -12,6 +12,7 @@ from sqlglot import exp
 
 from projections.sql.functions import function_of
 from projections.sql.places import Script, offset_of
+from projections.sql.time_zones import OF_ZONES, check_zone
 from projections.sql.tokens import SPARK
 
 
@@ -46,7 +47,7 @@ FUNCTIONS = _words(
     "DayOfMonth DayOfWeek DayOfYear WeekOfYear Hour Minute Second Extract TimestampTrunc",
     "DateTrunc TsOrDsToDate TsOrDsAdd DateDiff AddMonths MonthsBetween LastDay TimeToStr",
     "TimeStrToTime UnixMicros UnixMillis UnixSeconds TimestampDiff ArraySize ArrayContains",
-    "Array ArrayMax JSONExtractScalar SafeDivide SafeAdd",
+    "Array ArrayMax JSONExtractScalar SafeDivide SafeAdd AtTimeZone FromTimeZone",
 )
 NAMED = _words(
     "bround pmod isnull isnotnull btrim octet_length crc32 weekday date_part timestamp_micros",
@@ -135,6 +136,8 @@ def _check_one(script: Script, found: exp.Expr, at: int, aggregates: bool) -> No
         )
     elif isinstance(found, exp.Anonymous) or (kind not in OPERATORS and kind not in FUNCTIONS):
         _refuse_other(script, found, at)
+    elif isinstance(found, OF_ZONES):
+        check_zone(script, found, at)
     elif isinstance(found, exp.In) and (found.args.get("query") or found.args.get("unnest")):
         raise script.refusal(
             "IN (SELECT …) is not compiled here",

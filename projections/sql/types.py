@@ -90,7 +90,7 @@ class _Typing:
                 return _literal(node)
             case exp.Sum() | exp.Avg():
                 return _total(node, self.of(_argument(node)))
-            case exp.TimestampTrunc():
+            case exp.TimestampTrunc() | exp.AtTimeZone() | exp.FromTimeZone():
                 return "TIMESTAMP"
             case exp.Add() | exp.Sub() | exp.Mul() | exp.Mod():
                 left, right = self.of(node.this), self.of(node.expression)

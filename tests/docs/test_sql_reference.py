@@ -134,6 +134,7 @@ LISTED = re.findall(
 )
 FUNCTIONS = [name for group in LISTED for name in group.split()]
 FORMS = ("x", "x, x", "x, x, x", "'a', x, x", "x, 'a', 1", "HOUR FROM x", "'HOUR', x", "HOUR, x, x")
+FORMS += ("x, 'UTC'",)
 
 
 def test_the_page_lists_functions() -> None:

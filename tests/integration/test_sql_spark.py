@@ -159,6 +159,7 @@ date_diff(d, d); add_months(d, 1); months_between(t, t); last_day(d); date_forma
 date_format(t, 'y'); date_format(t, 'yyyyy'); to_date(substr(iso, 1, 4), 'y')
 to_timestamp(iso); unix_micros(t); unix_millis(t); unix_seconds(t); timestamp_micros(i)
 timestamp_millis(i); timestamp_seconds(i); make_date(2020, 1, 2); timestampdiff(HOUR, t, t)
+from_utc_timestamp(t, 'Europe/Berlin'); to_utc_timestamp(t, '+02:00')
 try_to_timestamp(iso); cast(x AS INT); cast(x AS DECIMAL(10, 2)); try_cast(s AS INT); x::STRING
 bigint(x); double(i); string(i); i / 3; i DIV 3; i % 3; x + 1; -x; i & 1; i | 1; i ^ 1; ~i
 s = 'A'; s <=> 'A'; s <> 'A'; s != 'A'; i BETWEEN 1 AND 9; i IN (1, 7); i IS NULL; i IS NOT NULL
@@ -200,6 +201,29 @@ def test_every_function_means_what_the_author_wrote(sql_spark: SparkSession) -> 
         assert compiled.schema[name].dataType == direct.schema[name].dataType, text
         assert [repr(row[name]) for row in ours] == [repr(row[name]) for row in theirs], text
         assert types[name] in ("", direct.schema[name].dataType.simpleString()), text
+
+
+def test_days_of_a_zone_have_as_many_hours_as_its_clocks(sql_spark: SparkSession) -> None:
+    """A row for each hour: the days on which clocks change have 23 and 25 of them."""
+    sql_spark.sql(
+        "SELECT id AS k, timestamp_seconds(1711670400 + 3600 * id) AS t, id AS _seq_hi, "
+        "0L AS _seq_lo, TIMESTAMP'2024-01-01' AS _time FROM range(0, 24 * 220)"
+    ).createOrReplaceTempView("in_0")
+    local = "from_utc_timestamp(t, 'Europe/Berlin')"
+    made = _over(
+        f"SELECT to_date({local}) AS k, COUNT(*) AS n, "
+        f"MIN(to_utc_timestamp({local}, 'Europe/Berlin')) AS begins FROM STREAM r "
+        f"GROUP BY to_date({local})",
+        {"k": "BIGINT", "t": "TIMESTAMP"},
+    )
+    assert not made.small
+    days = ", ".join(f"DATE'2024-{day}'" for day in ("03-30", "03-31", "10-26", "10-27", "10-28"))
+    rows = sql_spark.sql(
+        f"SELECT n, date_format(begins, 'dd HH') AS begins FROM ({made.rows_sql}) "
+        f"WHERE k IN ({days}) ORDER BY k"
+    ).collect()
+    assert [row.n for row in rows] == [24, 23, 24, 25, 24]
+    assert [row.begins for row in rows] == ["29 23", "30 23", "25 22", "26 22", "27 23"]
 
 
 def test_a_column_beside_group_by_is_the_newest_even_when_it_is_null(

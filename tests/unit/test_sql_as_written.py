@@ -81,6 +81,19 @@ def test_what_is_not_compiled_is_refused(query: str, said: str) -> None:
         planned(query)
 
 
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("from_utc_timestamp(occurred_at, 'Europe/Berln')", "did you mean Europe/Berlin"),
+        ("to_utc_timestamp(occurred_at, code)", "a zone that is not written out"),
+        ("occurred_at AT TIME ZONE 'Europe/Berlin'", "a zone that is not written out"),
+    ],
+)
+def test_a_zone_is_a_literal_that_is_known(value: str, said: str) -> None:
+    with pytest.raises(InvalidRequest, match=said):
+        planned(f"SELECT event_id, {value} AS x {FROM}")
+
+
 def expression(text: str) -> exp.Expr:
     script = Script(text=f"SELECT {text}", origin="<sql>")
     found: exp.Expr = parsed(script, SPARK.tokenize(script.text)).expressions[0]
