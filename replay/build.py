@@ -36,6 +36,7 @@ from projections.run.catalog import Entry
 from projections.run.derived_holds import why_it_waits
 from projections.run.projector import BOUNDED_BYTES, Projector
 from projections.run.targets import Target
+from projections.sql.lineage import read_by
 from replay.bases import BEGINNING, Start, base_of, parts_of
 from replay.book import READY, UNFINISHED, Replay, ReplayBook, State
 from replay.cancel import ABANDONED_AFTER, is_alive, remove_abandoned, remove_files
@@ -191,16 +192,18 @@ class Builder:
     def catch_up(self, replay: Replay, up_to: Epoch) -> Replay:
         """Bring a built generation forward to an epoch, incrementally, as the live runner does.
 
-        Not beyond the other projections that it reads. Raises `Conflict` where a held table keeps
-        it where it is.
+        Not beyond the other projections that it reads, whose rows change at the epoch where they
+        stand, too. Raises `Conflict` where a held table keeps it where it is.
         """
-        if replay.epoch >= up_to:
+        if replay.epoch > up_to:
             return replay
-        subject = subject_of(self._site, replay.name, replay.text)
+        subject, wanted = subject_of(self._site, replay.name, replay.text), up_to
         up_to = min(up_to, reachable(self._site, subject))
-        if replay.epoch >= up_to:
-            which = f"generation {replay.generation} of {replay.name}"
-            self._refuse_held(which, subject)
+        again = replay.epoch == up_to and bool(read_by(subject.plan))
+        if replay.epoch >= up_to and not again:
+            if replay.epoch < wanted:
+                which = f"generation {replay.generation} of {replay.name}"
+                self._refuse_held(which, subject)
             return replay
         target = self._target(replay, subject, up_to)
         self._projector.run(subject.plan, target, subject.catalog, up_to)

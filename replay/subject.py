@@ -208,13 +208,19 @@ def anything_new(site: Site, subject: Subject, after: Epoch) -> bool:
     """Say, from file statistics, whether any input has rows that became visible after an epoch.
 
     Of another projection that does not tell: rows may have gone. Nor of a held table, whose rows
-    are yet to come.
+    are yet to come; nor of final rows, which a watermark brings that passes them.
     """
-    if read_by(subject.plan) or holds_of(site, subject):
+    if subject.plan.final or read_by(subject.plan) or holds_of(site, subject):
         return True
     tables = [site.tables.open(site.lake.path(name)) for name in input_tables(subject)]
     newest = [greatest(table, EPOCH) for table in tables if table is not None]
     return any(epoch is not None and epoch > after for epoch in newest)
+
+
+def reads_projections(site: Site, name: str, text: str) -> bool:
+    """Say whether a query of a projection names another one that is deployed."""
+    decl = declaration(name, text)
+    return any(readers_of(other, [decl]) for other in site.deployed.deployment().declared)
 
 
 def _typed(site: Site) -> Projected | None:

@@ -51,6 +51,7 @@ from replay.subject import (
     check_deployable,
     entry_of,
     noted_epoch,
+    reads_projections,
     subject_of,
 )
 
@@ -230,6 +231,7 @@ def _published(site: Site, book: ReplayBook, replay: Replay, catch_up: CatchUp) 
     path = site.lake.path(f"projection/{replay.name}")
     folder = generation_name(replay.name, replay.generation)
     old = live_app(replay.name, replay.base)
+    asked = False
     for _ in range(ATTEMPTS):
         book.refuse_moved(replay, after=_GOES_ON)
         _refuse_replaced(site, book, replay)
@@ -250,10 +252,14 @@ def _published(site: Site, book: ReplayBook, replay: Replay, catch_up: CatchUp) 
                 noted_epoch(site, replay.name, replay.base) or 0,
             )
         )
+        lacks = live > epoch and anything_new(
+            site, subject_of(site, replay.name, replay.text), epoch
+        )
+        # What another projection has changes at the epoch where it stands, too: nothing tells.
+        if lacks or (not asked and reads_projections(site, replay.name, replay.text)):
+            asked, replay = True, catch_up(replay)
+            continue
         if live > epoch:
-            if anything_new(site, subject_of(site, replay.name, replay.text), epoch):
-                replay = catch_up(replay)
-                continue
             epoch = live
             replay = replay.now(replay.state, epoch=epoch, detail=replay.detail)
         claimed = _claimed(site, book, replay)

@@ -29,6 +29,7 @@ from replay.subject import subject_of
 from replay.swap import rollback, swap
 from replay.verify import verify
 from tests.support.lake.small_lake import (
+    CHAIN,
     DELAYS,
     START,
     Departure,
@@ -158,6 +159,56 @@ def test_a_swap_first_brings_the_generation_to_where_the_live_one_is(small: Smal
     done = swap(small.site, "windy", lambda replay: made.catch_up(replay, made.head()))
     assert done.epoch == 3
     assert small.rows("projection/windy") == live
+
+
+def test_a_swap_of_final_rows_takes_in_those_that_ended_without_new_facts(
+    small: SmallLake,
+) -> None:
+    """Events of other types of the category came alone: they move the watermark."""
+    small.deploy("closed")
+    first = [each for each in some_departures(1, 100, 60) if each.minute <= 150]
+    small.epoch(first, seen_up_to=150)
+    small.run("closed")
+    before = small.rows("projection/closed")
+    made = builder(small)
+    made.build("closed")
+    small.epoch(seen_up_to=599)
+    small.run("closed")
+    live = small.rows("projection/closed")
+    assert len(live) > len(before) > 0
+    done = swap(small.site, "closed", lambda replay: made.catch_up(replay, made.head()))
+    assert done.epoch == 2
+    assert small.rows("projection/closed") == live
+    small.run("closed")
+    assert small.rows("projection/closed") == live
+    assert Tables().open(small.lake.path("corrections/closed")) is None
+
+
+def test_a_swap_takes_in_what_another_projection_changed_at_the_same_epoch(
+    small: SmallLake,
+) -> None:
+    small.deploy("per_flight", "by_number")
+    more(small, 1)
+    for name in ("per_flight", "by_number"):
+        small.run(name)
+    made = builder(small)
+    built = made.build("by_number")
+    text = CHAIN["per_flight"].replace("COUNT(*) AS n", "COUNT(*) + 1 AS n")
+    made.build("per_flight", text=text)
+    swap(small.site, "per_flight", not_needed)
+    stale = small.rows(generation_name("by_number", built.generation))
+    small.run("by_number")
+    live = small.rows("projection/by_number")
+    assert live != stale
+    brought: list[Replay] = []
+
+    def catch_up(replay: Replay) -> Replay:
+        brought.append(replay)
+        return builder(small).catch_up(replay, made.head())
+
+    assert swap(small.site, "by_number", catch_up).epoch == 1
+    assert len(brought) == 1
+    assert small.rows("projection/by_number") == live
 
 
 @pytest.mark.matrix
