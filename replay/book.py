@@ -212,18 +212,24 @@ class ReplayBook:
         return replay
 
     def record(
-        self, replay: Replay, *, after: Sequence[State] | None = None, claim: str | None = None
+        self,
+        replay: Replay,
+        *,
+        after: Sequence[State] | None = None,
+        claim: str | None = None,
+        epoch: Epoch | None = None,
     ) -> Replay:
         """Append a row, unless the generation has come to an end or left the states `after`.
 
-        `claim` is the one that its newest row must have. Raises `Cancelled` for a generation that
-        was cancelled, `Conflict` for any other that moved on.
+        `claim` and `epoch` are those that its newest row must have. Raises `Cancelled` for a
+        generation that was cancelled, `Conflict` for any other that moved on.
         """
 
         def rows(entry: int) -> list[dict[str, object]]:
             known = self.known(replay.name, replay.generation)
             if known is not None:
                 _refuse_moved(known, after, claim)
+                _refuse_brought(known, epoch)
             return [_row(replay, entry)]
 
         self._ledger.put(rows)
@@ -239,6 +245,15 @@ def _refuse_moved(known: Replay, after: Sequence[State] | None, claim: str | Non
     if moved:
         raise Conflict(
             f"{which} is {known.state} meanwhile", remedy=f"penstock replay status {known.name}"
+        )
+
+
+def _refuse_brought(known: Replay, epoch: Epoch | None) -> None:
+    if epoch is not None and known.epoch != epoch:
+        raise Conflict(
+            f"generation {known.generation} of {known.name} was brought to epoch {known.epoch} "
+            "meanwhile",
+            remedy=f"penstock replay status {known.name}",
         )
 
 

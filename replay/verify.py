@@ -8,8 +8,8 @@ from enum import StrEnum
 
 from deltalake import DeltaTable
 
-from kernel.errors import Incompatible, InvalidRequest, NotFound
-from kernel.positions import Epoch
+from kernel.errors import Conflict, Incompatible, InvalidRequest, NotFound
+from kernel.positions import CLOSED, Epoch
 from lake.datasets import schema_of
 from lake.tables import kept
 from pipeline.typed.columns import EPOCH
@@ -17,7 +17,7 @@ from projections.sql.shape import ORDER, PARTIAL
 from replay.book import READY, Replay, ReplayBook, State
 from replay.comparison import row_differences
 from replay.differences import RowDifferences
-from replay.generations import generation_name, live_app
+from replay.generations import build_app, generation_name, live_app
 from replay.subject import Site, declaration, entry_of, subject_of
 from replay.table_types import TypeDifference, type_differences
 
@@ -45,6 +45,8 @@ class Expectation:
 
 NOTHING = Expectation()
 """Both generations are to be equal."""
+ATTEMPTS = 10
+"""Each compares the whole: one that is brought forward during all of them is not at rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +106,7 @@ class GenerationComparison:
 
 def comparable(site: Site, replay: Replay) -> bool:
     """Say whether the live generation has a version at exactly the built one's epoch."""
-    return replay.epoch in _live_versions(site, replay)
+    return _stands(_built_table(site, replay), replay).epoch in _live_versions(site, replay)
 
 
 def verify(
@@ -116,12 +118,62 @@ def verify(
 ) -> GenerationComparison:
     """Compare the newest built generation with the live one, and note the result in the book.
 
-    Raises `NotFound` when there is none, or when the live one has no version at its epoch, or does
-    not keep it any more; `Incompatible` where the live one lacks the built one's key.
+    One that is brought forward meanwhile is compared once more. Raises `NotFound` when there is
+    none, or when the live one has no version at its epoch, or does not keep it any more;
+    `Incompatible` where the live one lacks the built one's key.
     """
     book = ReplayBook(site.lake, site.tables)
-    replay = book.newest(name, *READY, generation=generation)
+    for attempt in range(1, ATTEMPTS + 1):
+        replay = book.newest(name, *READY, generation=generation)
+        generation = replay.generation
+        found = _compared(site, replay, expectation)
+        state = State.VERIFIED if found.accepted else State.DIFFERS
+        now = replay.now(state, epoch=Epoch(found.epoch), detail=found.document)
+        try:
+            # A swap may have claimed it meanwhile, or made it the table.
+            book.record(now, after=READY, epoch=replay.epoch)
+        except Conflict:
+            known = book.known(name, generation)
+            moved = known is not None and known.state in READY and known.epoch != replay.epoch
+            if not moved or attempt == ATTEMPTS:
+                raise
+        else:
+            break
+    return found
+
+
+def live_epoch(site: Site, replay: Replay) -> Epoch:
+    """Return the newest epoch of the live generation. Raises `NotFound` before its first run."""
     versions = _live_versions(site, replay)
+    if not versions:
+        raise NotFound(
+            f"{replay.name} has never run: there is nothing to compare with",
+            remedy=f"Swap without comparison: penstock replay swap {replay.name} --yes",
+        )
+    return Epoch(max(versions))
+
+
+def _built_table(site: Site, replay: Replay) -> DeltaTable:
+    return DeltaTable(site.lake.path(generation_name(replay.name, replay.generation)))
+
+
+def _stands(built: DeltaTable, replay: Replay) -> Replay:
+    """Return a generation as of the epoch that its table has, by a handle of that.
+
+    A catch-up without new input commits nothing, one that died was not noted: the book or the
+    table may know better.
+    """
+    done = built.transaction_version(build_app(replay.name, replay.generation))
+    if done is None or done == CLOSED or done <= replay.epoch:
+        return replay
+    return replay.now(replay.state, epoch=Epoch(done), detail=replay.detail)
+
+
+def _compared(site: Site, replay: Replay, expectation: Expectation) -> GenerationComparison:
+    """Compare the table of a generation as it is now with the live one's of its epoch."""
+    built = _built_table(site, replay)
+    replay = _stands(built, replay)
+    name, versions = replay.name, _live_versions(site, replay)
     if replay.epoch not in versions:
         raise NotFound(
             f"the live generation of {name} has no version at epoch {replay.epoch}, up to which "
@@ -135,25 +187,9 @@ def verify(
             f"{replay.generation} was built, is not kept any more (lake.retention_days)",
             remedy=f"Build it again: penstock replay apply {name}",
         )
-    built = DeltaTable(site.lake.path(generation_name(name, replay.generation)))
     # Late rows are a difference only where the live generation has none.
     declared = replay.include_late and not entry_of(site, name).include_late
-    found = _compare(site, replay, stable, built, expectation, declared=declared)
-    state = State.VERIFIED if found.accepted else State.DIFFERS
-    # A swap may have claimed it meanwhile, or made it the table.
-    book.record(replay.now(state, detail=found.document), after=READY)
-    return found
-
-
-def live_epoch(site: Site, replay: Replay) -> Epoch:
-    """Return the newest epoch of the live generation. Raises `NotFound` before its first run."""
-    versions = _live_versions(site, replay)
-    if not versions:
-        raise NotFound(
-            f"{replay.name} has never run: there is nothing to compare with",
-            remedy=f"Swap without comparison: penstock replay swap {replay.name} --yes",
-        )
-    return Epoch(max(versions))
+    return _compare(site, replay, stable, built, expectation, declared=declared)
 
 
 def _live_versions(site: Site, replay: Replay) -> dict[int, int]:

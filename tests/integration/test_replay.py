@@ -211,6 +211,22 @@ def test_a_swap_takes_in_what_another_projection_changed_at_the_same_epoch(
     assert small.rows("projection/by_number") == live
 
 
+def test_a_generation_whose_catch_up_died_is_compared_where_its_table_stands(
+    small: SmallLake,
+) -> None:
+    fill(small, "latest", epochs=1)
+    made = builder(small)
+    built = made.build("latest")
+    more(small, 2)
+    small.run("latest")
+    failpoints.arm(failpoints.PROJECTION_AFTER_COMMIT)
+    with pytest.raises(failpoints.Crash):
+        made.catch_up(built, Epoch(2))
+    failpoints.disarm()
+    found = verify(small.site, "latest")
+    assert (found.equal, found.epoch) == (True, 2)
+
+
 @pytest.mark.matrix
 def test_a_live_runner_that_does_not_know_of_the_swap_refuses_to_write(small: SmallLake) -> None:
     fill(small, "latest")

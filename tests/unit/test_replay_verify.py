@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from kernel.errors import Incompatible, InvalidRequest, NotFound
+from kernel.errors import Conflict, Incompatible, InvalidRequest, NotFound
+from kernel.positions import Epoch
 from lake.layout import Lake
+from lake.writer import Guard
 from replay.book import ReplayBook, State
+from replay.comparison import row_differences
+from replay.differences import RowDifferences
+from replay.generations import build_app, generation_name
 from replay.report import page, write_report
 from replay.verify import NOTHING, Expectation, GenerationComparison, Verdict, comparable, verify
 from tests.support.lake.handmade import SQL, HandMade, words
@@ -146,6 +152,54 @@ def test_late_rows_that_were_asked_for_make_a_declared_difference(made: HandMade
     found = verify(made.site, NAME)
     assert found.declared
     assert (found.verdict, found.rows.extra) == (Verdict.EXPECTED, 1)
+
+
+def brought(made: HandMade, rows: pa.Table, epoch: int) -> None:
+    """Bring the built generation to an epoch of which its row in the book knows nothing."""
+    path = made.lake.path(generation_name(NAME, 2))
+    made.writer.overwrite(path, rows, Guard(build_app(NAME, 2), Epoch(epoch)))
+
+
+def test_a_generation_that_was_brought_forward_and_not_noted_is_compared_where_it_stands(
+    made: HandMade,
+) -> None:
+    replay = made.build(NAME, words(*LIVE), 2)
+    brought(made, words((9, "later")), 3)
+    assert comparable(made.site, replay)
+    found = verify(made.site, NAME)
+    assert (found.equal, found.epoch) == (True, 3)
+    noted = ReplayBook(made.lake, made.tables).newest(NAME, State.VERIFIED)
+    assert noted.epoch == 3
+    brought(made, words((9, "later")), 4)
+    assert not comparable(made.site, noted)
+    with pytest.raises(NotFound, match="no version at epoch 4"):
+        verify(made.site, NAME)
+
+
+def test_a_generation_that_is_brought_forward_while_it_is_compared_is_compared_anew(
+    made: HandMade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replay = made.build(NAME, words(*LIVE), 2)
+    left = [1]
+
+    def differences(*tables: DeltaTable, **options: Any) -> RowDifferences:
+        found = row_differences(*tables, **options)
+        if left:
+            left.pop()
+            brought(made, words((9, "later")), 3)
+            now = replay.now(State.BUILT, epoch=Epoch(3))
+            ReplayBook(made.lake, made.tables).record(now)
+        return found
+
+    monkeypatch.setattr("replay.verify.row_differences", differences)
+    assert verify(made.site, NAME).epoch == 3
+    assert ReplayBook(made.lake, made.tables).newest(NAME, State.VERIFIED).epoch == 3
+    left.append(1)
+    monkeypatch.setattr("replay.verify.ATTEMPTS", 1)
+    replay = replay.now(State.BUILT, epoch=Epoch(2))
+    ReplayBook(made.lake, made.tables).record(replay)
+    with pytest.raises(Conflict, match="was brought to epoch 3 meanwhile"):
+        verify(made.site, NAME)
 
 
 def test_another_key_cannot_be_compared(made: HandMade) -> None:
