@@ -27,6 +27,7 @@ class Relation:
     `key` identifies a row of a table; a stream's is the key of the facts, if it has any. `copied`
     is the key of a captured table, in the stream of its changes: rows of one copy share one place
     in the order of facts, and have different ones of these. None where no facts share a place.
+    `declaration`: of a declared source, what its rows depend on that the rest does not tell.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Relation:
     key: tuple[str, ...]
     event_time: str | None
     copied: tuple[str, ...] | None = None
+    declaration: str = ""
 
 
 class Catalog(Protocol):

@@ -13,7 +13,7 @@ from kernel.errors import InvalidRequest
 from projections.sql.catalog import Catalog, Column, Relation
 from projections.sql.parse import ProjectionDecl, SourceDecl
 from projections.sql.plan import plan
-from projections.sql.topics import declared_history, declared_stream, log_of
+from projections.sql.topics import TOPICS, declared_history, declared_stream, log_of, shape_of
 
 
 class DeclaredCatalog:
@@ -40,9 +40,11 @@ class DeclaredCatalog:
         """Return a declared source's log, or one of the catalog beneath."""
         source = self._declared(name)
         if source is None:
-            return self._under.stream(name)
+            log = self._declared(name.removeprefix(f"{TOPICS}."))
+            return _of_topic(log, self._under.stream(name))
         if source.on is None:
-            return self._under.stream(log_of(source) or name) or declared_stream(source)
+            found = self._under.stream(log_of(source) or name) or declared_stream(source)
+            return _of_topic(source, found)
         return _declare(source, self._under.stream(source.on))
 
     def history(self, name: str) -> Relation | None:
@@ -51,7 +53,7 @@ class DeclaredCatalog:
         if source is None:
             return self._under.history(name)
         if source.on is None:
-            return self._under.history(name) or declared_history(source)
+            return _of_topic(source, self._under.history(name) or declared_history(source))
         return _declare(source, self._under.history(source.on) or self._under.latest(source.on))
 
     def latest(self, name: str) -> Relation | None:
@@ -62,7 +64,7 @@ class DeclaredCatalog:
         if source.on is None:
             declared = declared_history(source)
             latest = None if declared is None else replace(declared, event_time=None)
-            return self._under.latest(name) or latest
+            return _of_topic(source, self._under.latest(name) or latest)
         return _declare(source, self._under.latest(source.on))
 
     def projection(self, name: str) -> Relation | None:
@@ -99,6 +101,15 @@ class DeclaredCatalog:
 
     def _declared(self, name: str) -> SourceDecl | None:
         return self._sources.get(name)
+
+
+def _of_topic(source: SourceDecl | None, found: Relation | None) -> Relation | None:
+    """Add what a source says of the records of its topic, where it says more than their columns."""
+    if source is None or found is None:
+        return found
+    shape = shape_of(source)
+    more = source.key or source.sequence or source.identity or source.deleted
+    return replace(found, declaration=shape.fingerprint) if shape is not None and more else found
 
 
 def _declare(source: SourceDecl, under: Relation | None) -> Relation | None:

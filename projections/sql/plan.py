@@ -217,7 +217,11 @@ def _inputs(tree: Newest) -> tuple[Input, ...]:
 
 def _fingerprint(decl: ProjectionDecl, tree: Newest) -> str:
     read = [(each.kind, each.relation) for each in scans(tree)]
-    inputs = [[kind.value, each.name, each.key, each.event_time] for kind, each in read]
+    inputs = [
+        # What most inputs lack is left out: their fingerprints stay what they were without it.
+        [kind.value, each.name, each.key, each.event_time, *filter(None, [each.declaration])]
+        for kind, each in read
+    ]
     return hashlib.sha256(json.dumps([SEMANTICS, decl.fingerprint, inputs]).encode()).hexdigest()[
         :32
     ]

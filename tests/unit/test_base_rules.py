@@ -15,7 +15,7 @@ from kernel.errors import Conflict, InvalidRequest, NotFound, PenstockError
 from kernel.positions import Epoch
 from lake.layout import Lake
 from lake.writer import Guard
-from projections.run.catalog import DeployedCatalog
+from projections.run.catalog import LIVE, SOURCE, DeployedCatalog, Entry
 from projections.run.meanings import MIXED, meaning_of
 from projections.serve.savepoints import create, drop
 from replay.bases import PART_BYTES, Base, Start, base_of, parts_of, rows_of
@@ -220,3 +220,36 @@ def test_a_plan_from_a_savepoint_is_stale_when_that_is_another_one(lake: Lake) -
             start_of({"start": given})
     assert start_of({"start": {"at": "2026-01-01"}}) == at, "without a zone it is UTC"
     assert replace(plan.start, savepoint=None).is_beginning
+
+
+DECLARED = (
+    "CREATE SOURCE s (id BIGINT, word STRING, gone BOOLEAN) "
+    "WITH (topic = 't', format = json{more});"
+)
+
+
+@pytest.mark.parametrize(
+    ("stream", "more"),
+    [
+        ("s", ", key = id"),
+        ("s", ", key = id, deleted = 'gone'"),
+        ("s", ", sequence = id"),
+        ("topics.s", ", identity = word"),
+    ],
+)
+def test_p6_rows_of_another_declaration_of_a_source_are_refused(
+    lake: Lake, stream: str, more: str
+) -> None:
+    made = lived(lake)
+    (entry,) = made.deployed.entries()
+    text = entry.text.replace("events.thing.told", stream)
+    source = Entry(kind=SOURCE, name="s", generation=1, status=LIVE, text="")
+    made.deployed.put([replace(source, text=DECLARED.format(more=more)), replace(entry, text=text)])
+    made.epoch()
+    made.derive({"typed/topics.s": words((4, "w"), epoch=4, _late=[False])}, 4)
+    ours = meaning_of(subject_of(made.site, NAME).plan, include_late=False)
+    made.run(NAME, words((4, "w")), 4, meaning=ours)
+    create(made.lake, "kept")
+    assert base(made, KEPT, up_to=4) is not None
+    made.deployed.put([replace(source, text=DECLARED.format(more=""))])
+    assert "mean something else since epoch 4" in refusal(made, KEPT, up_to=4)
