@@ -45,6 +45,7 @@ from replay.generations import live_app
 from replay.mends import mended
 from replay.planning import build_epoch, input_bytes, input_rows, next_generation
 from replay.progress import watched
+from replay.resumption import being_built, refuse_other, stale
 from replay.slice_writer import FAILURES, SliceWriter, Whole
 from replay.slices import (
     SlicedBuild,
@@ -118,8 +119,8 @@ class Builder:
         """
         if (begun := self._unfinished(name)) is not None:
             entry = entry_of(self._site, name)
-            _refuse_other(begun, entry, text, include_late=include_late, start=start)
-            return self.resume(name)
+            refuse_other(begun, entry, text, include_late=include_late, start=start, slices=slices)
+            return self.resume(name, rate=rate)
         remove_abandoned(self._site, name)
         subject = subject_of(self._site, name, text)
         self._refuse_half_swapped(subject.entry)
@@ -159,27 +160,33 @@ class Builder:
         return self._go_on(self._book.begin(replay), subject, build, target)
 
     def resume(
-        self, name: str, *, generation: int | None = None, text: str | None = None
+        self,
+        name: str,
+        *,
+        generation: int | None = None,
+        text: str | None = None,
+        rate: float | None = None,
     ) -> Replay:
         """Go on with a build that was paused, stopped by an error or left by a process that died.
 
-        At most one slice is computed again. `text`: a query that was mended, see `replay.mends`.
-        Raises `NotFound` where there is none, `Conflict` while its process lives, where the query,
-        its meaning or the live generation changed, and where the mended one may give other rows.
+        At most one slice is computed again. `text`: a query that was mended, see `replay.mends`;
+        `rate`: another one than it had. Raises `NotFound` where there is none, `Conflict` while its
+        process lives, where the query, its meaning or the live generation changed, and where the
+        mended one may give other rows.
         """
         replay = self._book.newest(name, *UNFINISHED, generation=generation)
         if is_alive(replay, self._abandoned_after):
-            raise _being_built(replay)
+            raise being_built(replay)
         before = build_of(replay.detail)
         if before is None:
-            raise _stale(replay, "it was begun by a version that built without slices")
+            raise stale(replay, "it was begun by a version that built without slices")
         subject = subject_of(self._site, name, replay.text)
         self._refuse_half_swapped(subject.entry)
         if subject.entry.generation != replay.base:
-            raise _stale(replay, f"generation {subject.entry.generation} went live since")
+            raise stale(replay, f"generation {subject.entry.generation} went live since")
         if fingerprint_of(subject.plan, before.slicing) != before.fingerprint:
-            raise _stale(replay, "its query, its inputs or what they mean changed since")
-        build = replace(before, claim=uuid.uuid4().hex)
+            raise stale(replay, "its query, its inputs or what they mean changed since")
+        build = replace(before, claim=uuid.uuid4().hex, rate=before.rate if rate is None else rate)
         if text is not None:
             subject = mended(self._site, replay, subject, before.slicing, text)
             build = replace(build, fingerprint=fingerprint_of(subject.plan, before.slicing))
@@ -337,44 +344,9 @@ class Builder:
         for known in self._book.of(name):
             if known.state in UNFINISHED:
                 if is_alive(known, self._abandoned_after):
-                    raise _being_built(known)
+                    raise being_built(known)
                 return known
         return None
-
-
-def _refuse_other(
-    begun: Replay, entry: Entry, text: str | None, *, include_late: bool, start: Start
-) -> None:
-    """Raise `Conflict` unless `apply` was asked for what an unfinished build is.
-
-    Without a text that is the deployed query: what a build of another one gives is not it.
-    """
-    asked = text or entry.text, include_late or entry.include_late
-    build = build_of(begun.detail)
-    base = BEGINNING.told if build is None or build.base is None else build.base.asked
-    same = asked == (begun.text, begun.include_late) and start.told == base
-    if same and begun.state is not State.PAUSED:
-        return
-    raise Conflict(
-        f"generation {begun.generation} of {begun.name} is unfinished"
-        + (" and paused" if begun.state is State.PAUSED else ", by another query or other options"),
-        remedy=f"Go on with it: penstock replay resume {begun.name}; or give it up: "
-        f"penstock replay cancel {begun.name}",
-    )
-
-
-def _being_built(replay: Replay) -> Conflict:
-    return Conflict(
-        f"generation {replay.generation} of {replay.name} is being built",
-        remedy=f"Wait for it, or stop it: penstock replay cancel {replay.name}",
-    )
-
-
-def _stale(replay: Replay, why: str) -> Conflict:
-    return Conflict(
-        f"generation {replay.generation} of {replay.name} cannot be gone on with: {why}",
-        remedy=f"penstock replay cancel {replay.name}, then penstock replay apply {replay.name}",
-    )
 
 
 def _failed(replay: Replay, number: int, key: str | None, error: Exception) -> PenstockError:

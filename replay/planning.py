@@ -21,7 +21,7 @@ from replay.bases import BEGINNING, Base, Start, base_of, parts_of
 from replay.book import ReplayBook
 from replay.effects import Effect, effects_of, features_of
 from replay.rates import Rates, rates_for
-from replay.slices import slicing_of
+from replay.slices import sliceable, slicing_of
 from replay.subject import (
     Site,
     Subject,
@@ -94,6 +94,7 @@ class ReplayPlan:
     beginning. `text`: the query of the new generation, None for the deployed one. `types`: columns
     that come, go or change. `rows`: that the build reads, `later`: that came after its epoch,
     which the live generation has not either. `late_rows`: that only `--include-late` brings in.
+    `sliceable`: there are slices, between which a build with a limited rate waits.
     `downstream`: the deployed projections that read this one. `silent`: what is given out to
     nobody while the build runs. `new_features`: of Delta's protocol, that readers of the result
     must know and those of the live table need not. `free_bytes` None: not a local lake.
@@ -119,6 +120,7 @@ class ReplayPlan:
     live_rows: int
     live_bytes: int
     slices: int
+    sliceable: bool
     rates: Rates
     seconds: tuple[int, int]
     needed_bytes: int
@@ -157,7 +159,7 @@ def plan_replay(
     live = _size(site, f"projection/{name}")
     change, why = _change(subject, include_late)
     rates = rates_for(name, ReplayBook(site.lake, site.tables).built())
-    generation = next_generation(site, name)
+    generation, slices = next_generation(site, name), _slices(site, subject, rows, base)
     return ReplayPlan(
         name=name,
         live_generation=subject.entry.generation,
@@ -178,7 +180,8 @@ def plan_replay(
         late_rows=sum(item.late for item in inputs) if subject.plan.stateful else 0,
         live_rows=live.rows,
         live_bytes=live.bytes,
-        slices=_slices(site, subject, rows, base),
+        slices=slices,
+        sliceable=slices > 1 or (base is None and bool(sliceable(subject.plan))),
         rates=rates,
         seconds=rates.seconds(rows),
         needed_bytes=2 * max(live.bytes, 1),  # As much again while files are put together.

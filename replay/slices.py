@@ -52,6 +52,8 @@ MOST_ASKED = 10_000
 """Of slices that somebody asks for: each is a commit, and scans all that is read."""
 PACE_S = 10.0
 """A build with a limited rate has slices that take about so long."""
+MOST_PACED = 4096
+"""But not more than so many, each of which is a commit and scans the inputs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,8 +144,9 @@ def slicing_of(
     if slices is not None:
         return Slicing(columns=columns, slices=slices)
     each = SLICE_ROWS if rate is None else max(1, int(min(SLICE_ROWS, rate * PACE_S)))
+    most = MOST_SLICES if rate is None else MOST_PACED
     told = min(LEAST_SLICES, rows // LEAST_ROWS)
-    return Slicing(columns=columns, slices=max(1, told, min(MOST_SLICES, -(-rows // each))))
+    return Slicing(columns=columns, slices=max(1, told, min(most, -(-rows // each))))
 
 
 def copying(parts: Sized, slices: int | None, rate: float | None) -> Slicing:

@@ -17,7 +17,7 @@ from apps import settings
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit
 from apps.cli.query import moment_of, position_of
-from apps.cli.replay_pages import document, plan_page
+from apps.cli.replay_pages import NO_PACE, document, plan_page
 from apps.cli.replay_plans import read_plan, start_of
 from apps.cli.sites import site_of
 from apps.cli.sql_files import sql_of
@@ -127,7 +127,10 @@ def apply(
     begun = [each for each in book.of(name) if each.state in UNFINISHED]
     if agreed:
         refuse_changed(agreed, now, unfinished=begun[0].generation if begun else None)
-    refuse_full(now)
+    if not begun:
+        refuse_full(now)  # What is begun has taken its room in part, or all of it.
+    if rate is not None and not now.sliceable:
+        print(f"{name} is built in one slice: {NO_PACE}", file=sys.stderr, flush=True)
     built = builder_of(found, site).build(
         name,
         text=text,

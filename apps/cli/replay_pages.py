@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from replay.swap import Swapped
     from replay.verify import GenerationComparison
 
+NO_PACE = "--rate has no effect, there is nothing to wait between"
+
 
 def document(replay: Replay) -> dict[str, object]:
     """Return a generation's row for programs."""
@@ -70,6 +72,7 @@ def plan_page(found: ReplayPlan) -> str:
         late,
         f"writes about {found.live_rows:,} rows in {found.slices} slices; "
         f"needs {found.needed_bytes:,} bytes{free}{'' if found.fits else ': too few'}",
+        *([] if found.sliceable else [f"it is one slice, however large: {NO_PACE}"]),
         f"takes {low} to {high} s, from {found.rates.slowest:,.0f} to "
         f"{found.rates.fastest:,.0f} rows/s ({found.rates.of})",
         f"downstream: {', '.join(found.downstream) or 'no other projection reads it'}",

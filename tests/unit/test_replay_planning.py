@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import apps.cli.replay_builds as commands
+from apps.cli.replay_pages import plan_page
 from apps.cli.replay_plans import read_plan
 from kernel.errors import Conflict, InvalidRequest, StorageFull
 from kernel.positions import Epoch
@@ -260,6 +261,41 @@ def test_a_swap_of_what_is_read_between_the_look_at_a_plan_and_the_build_is_seen
     earlier = {name: value for name, value in planned["basis"].items() if name != "inputs"}
     with pytest.raises(Conflict, match="inputs was None"):
         refuse_changed({"basis": earlier}, plan_replay(made.site, "reader"))
+
+
+def test_a_build_that_is_gone_on_with_asks_for_no_room_and_takes_the_rate(
+    made: HandMade,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    query = "id, row_number() OVER (PARTITION BY word ORDER BY occurred_at) AS place"
+    text = SQL.format(name=NAME, key="id").replace("id, word", query)
+    (entry,) = made.deployed.entries()
+    made.deployed.put([replace(entry, text=text)])
+    begun = replace(made.build(NAME, words((1, "w")), 1, text=text), state=State.STOPPED)
+    rates: list[object] = []
+
+    class Built:
+        def build(self, name: str, **options: object) -> Replay:
+            rates.append(options["rate"])
+            return begun
+
+    monkeypatch.setenv("PENSTOCK_LAKE_PATH", made.lake.root)
+    monkeypatch.setattr(commands, "builder_of", lambda *_: Built())
+    monkeypatch.setattr("replay.planning.storage.free_bytes", lambda _: 0)
+    with pytest.raises(StorageFull):
+        commands.apply(NAME, rate=5.0, workspace=tmp_path)
+    ReplayBook(made.lake, Tables()).record(begun)
+    commands.apply(NAME, rate=5.0, workspace=tmp_path)
+    assert rates == [5.0]
+    assert "report is built in one slice: --rate has no effect" in capsys.readouterr().err
+    commands.apply(NAME, workspace=tmp_path)
+    assert not capsys.readouterr().err
+    plan = plan_replay(made.site, NAME)
+    assert "it is one slice, however large: --rate has no effect" in plan_page(plan)
+    sliced = plan_replay(made.site, NAME, text=SQL.format(name=NAME, key="id"))
+    assert "--rate" not in plan_page(sliced)
 
 
 @pytest.mark.parametrize(

@@ -24,15 +24,18 @@ from replay.slices import (
     LEAST_ROWS,
     LEAST_SLICES,
     MOST_ASKED,
+    MOST_PACED,
     MOST_SLICES,
     SLICE_ROWS,
     SlicedBuild,
     Slicing,
     build_of,
     copying,
+    fingerprint_of,
     slicing_of,
 )
-from tests.support.lake.handmade import SQL, HandMade, NoSpark
+from replay.subject import subject_of
+from tests.support.lake.handmade import SQL, HandMade, NoSpark, words
 from tests.support.oracles.sql_world import planned
 
 NAME = "report"
@@ -73,6 +76,8 @@ def a_build(**changes: object) -> SlicedBuild:
         (1000, None, 10.0, 10),
         (10, None, 0.5, 2),
         (10, None, 1e308, 1),
+        (10_000_000, None, 1000.0, 1000),
+        (SLICE_ROWS * 10_000, None, 1.0, MOST_PACED),
     ],
 )
 def test_the_number_of_slices_follows_from_rows_and_rate(
@@ -302,6 +307,29 @@ def test_apply_goes_on_with_nothing_but_what_it_was_asked_for(
     book.record(stopped)
     with pytest.raises(NotFound, match="typed tables have not been made"):
         asked.build(NAME)
+
+
+def test_apply_goes_on_at_the_rate_that_is_given_and_by_the_slices_that_there_are(
+    made: HandMade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made.epoch()
+    made.derive({"typed/events.thing.told": words((1, "w"), epoch=1, _late=[False])}, 1)
+    slicing = Slicing(columns=("id",), slices=4)
+    fingerprint = fingerprint_of(subject_of(made.site, NAME).plan, slicing)
+    build = a_build(slicing=slicing, fingerprint=fingerprint, rate=5.0)
+    deployed = SQL.format(name=NAME, key="id")
+    course = begun(made, build)
+    stopped = replace(course.replay.now(State.STOPPED, detail=build.detail), text=deployed)
+    monkeypatch.setattr(Builder, "_go_on", lambda _, replay, *__: replay)
+    asked = Builder(NoSpark(), made.site, lambda _: None)
+    for slices, given, rate in ((None, None, 5.0), (4, 7.0, 7.0)):
+        ReplayBook(made.lake, Tables()).record(stopped)
+        gone_on = build_of(asked.build(NAME, slices=slices, rate=given).detail)
+        assert gone_on is not None
+        assert (gone_on.rate, gone_on.slicing) == (rate, slicing)
+    ReplayBook(made.lake, Tables()).record(stopped)
+    with pytest.raises(Conflict, match="by another query or other options"):
+        asked.build(NAME, slices=3)
 
 
 def test_a_build_lives_while_it_is_heard_of(made: HandMade, course: Course) -> None:

@@ -1,0 +1,60 @@
+"""What a build that is unfinished goes on with: what it was begun with, and nothing else."""
+
+from __future__ import annotations
+
+from kernel.errors import Conflict
+from projections.run.catalog import Entry
+from replay.bases import BEGINNING, Start
+from replay.book import Replay, State
+from replay.slices import SlicedBuild, build_of
+
+
+def refuse_other(
+    begun: Replay,
+    entry: Entry,
+    text: str | None,
+    *,
+    include_late: bool,
+    start: Start,
+    slices: int | None,
+) -> None:
+    """Raise `Conflict` unless `apply` was asked for what an unfinished build is.
+
+    Without a text that is the deployed query: what a build of another one gives is not it.
+    """
+    asked = text or entry.text, include_late or entry.include_late
+    build = build_of(begun.detail)
+    base = BEGINNING.told if build is None or build.base is None else build.base.asked
+    same = asked == (begun.text, begun.include_late) and start.told == base
+    if same and begun.state is not State.PAUSED and not _cut_otherwise(build, slices):
+        return
+    raise Conflict(
+        f"generation {begun.generation} of {begun.name} is unfinished"
+        + (" and paused" if begun.state is State.PAUSED else ", by another query or other options"),
+        remedy=f"Go on with it: penstock replay resume {begun.name}; or give it up: "
+        f"penstock replay cancel {begun.name}",
+    )
+
+
+def being_built(replay: Replay) -> Conflict:
+    """Return what whoever wants a build is told while its process lives."""
+    return Conflict(
+        f"generation {replay.generation} of {replay.name} is being built",
+        remedy=f"Wait for it, or stop it: penstock replay cancel {replay.name}",
+    )
+
+
+def stale(replay: Replay, why: str) -> Conflict:
+    """Return what whoever wants to go on with a build is told that nobody can go on with."""
+    return Conflict(
+        f"generation {replay.generation} of {replay.name} cannot be gone on with: {why}",
+        remedy=f"penstock replay cancel {replay.name}, then penstock replay apply {replay.name}",
+    )
+
+
+def _cut_otherwise(build: SlicedBuild | None, slices: int | None) -> bool:
+    """Say whether a build has other slices than were asked for, where it has any choice."""
+    if build is None or slices is None:
+        return False
+    chosen = build.slicing.columns or build.base is not None
+    return bool(chosen) and slices != build.slicing.slices
