@@ -7,16 +7,18 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kernel.errors import Conflict, InvalidRequest, NotFound
 from kernel.positions import Epoch
 from lake import storage
+from lake.datasets import dataset_of
 from lake.layout import Lake
 from lake.tables import Tables, greatest, kept
 from pipeline.commit.manifest import Manifest
 from pipeline.commit.manifest_rows import TYPED, Projected
 from pipeline.ddl.held_tables import Hold
-from pipeline.typed.columns import EPOCH
+from pipeline.typed.columns import EPOCH, LATE
 from pipeline.verification.large_states import LargeStates
 from projections.run.catalog import PROJECTION, DeployedCatalog, Deployment, Entry
 from projections.run.derived_holds import covered, holds_on
@@ -221,6 +223,22 @@ def reads_projections(site: Site, name: str, text: str) -> bool:
     """Say whether a query of a projection names another one that is deployed."""
     decl = declaration(name, text)
     return any(readers_of(other, [decl]) for other in site.deployed.deployment().declared)
+
+
+def has_late_rows(site: Site, subject: Subject, up_to: Epoch) -> bool:
+    """Say whether streams have late rows up to an epoch that stay out of a projection's rows.
+
+    A projection without state has them all; of histories they stay out of every generation.
+    """
+    if not subject.plan.stateful:
+        return False
+    where = pc.field(LATE) & (pc.field(EPOCH) <= int(up_to))
+    streams = (one.name for one in subject.plan.inputs if one.kind is InputKind.STREAM)
+    names = (name for stream in streams for name in subject.catalog.members(stream))
+    tables = (site.tables.open(site.lake.path(name)) for name in names)
+    return any(
+        table is not None and dataset_of(table).count_rows(filter=where) > 0 for table in tables
+    )
 
 
 def _typed(site: Site) -> Projected | None:

@@ -18,7 +18,7 @@ from replay.book import READY, Replay, ReplayBook, State
 from replay.comparison import row_differences
 from replay.differences import RowDifferences
 from replay.generations import build_app, generation_name, live_app
-from replay.subject import Site, declaration, entry_of, subject_of
+from replay.subject import Site, declaration, entry_of, has_late_rows, subject_of
 from replay.table_types import TypeDifference, type_differences
 
 
@@ -57,7 +57,7 @@ class GenerationComparison:
     `columns` are those whose values were compared: all that both have but such hidden ones,
     `_epoch`, which says when a row was written, those of a row's order where the runner does not
     choose the newest row by them, and those that are expected to differ.
-    `declared`: late rows were asked for, so that differing rows are what was wanted.
+    `declared`: late rows were asked for, there are some, and nothing else can make rows differ.
     """
 
     name: str
@@ -187,9 +187,18 @@ def _compared(site: Site, replay: Replay, expectation: Expectation) -> Generatio
             f"{replay.generation} was built, is not kept any more (lake.retention_days)",
             remedy=f"Build it again: penstock replay apply {name}",
         )
-    # Late rows are a difference only where the live generation has none.
-    declared = replay.include_late and not entry_of(site, name).include_late
+    declared = _is_declared(site, replay)
     return _compare(site, replay, stable, built, expectation, declared=declared)
+
+
+def _is_declared(site: Site, replay: Replay) -> bool:
+    """Say whether late rows alone make a generation differ: the live one would give the same."""
+    live = entry_of(site, replay.name)
+    if not replay.include_late or live.include_late:
+        return False
+    queries = {declaration(replay.name, text).fingerprint for text in (replay.text, live.text)}
+    subject = subject_of(site, replay.name, replay.text)
+    return len(queries) == 1 and has_late_rows(site, subject, replay.epoch)
 
 
 def _live_versions(site: Site, replay: Replay) -> dict[int, int]:

@@ -112,7 +112,7 @@ def comparison_page(found: GenerationComparison) -> str:
         f"expected among these {rows.expected}",
     ]
     if found.declared:
-        lines.append("late rows were asked for")
+        lines.append("late rows were asked for, and there are some")
     lines += [
         f"column {each.name}: {each.live or 'not there'} in the live one, "
         f"{each.built or 'not there'} in the built one"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -147,11 +148,28 @@ def test_exact_types_are_compared_exactly(made: HandMade) -> None:
     assert verify(made.site, NAME).equal
 
 
-def test_late_rows_that_were_asked_for_make_a_declared_difference(made: HandMade) -> None:
-    made.build(NAME, words(*LIVE, (4, "late")), 2, include_late=True)
+COUNTED = """CREATE PROJECTION report WITH (key = 'id') AS
+SELECT id, MAX(word) AS word FROM STREAM events.thing.told GROUP BY id"""
+
+
+@pytest.mark.parametrize(
+    ("late_at", "text", "accepted"),
+    [(2, COUNTED, True), (3, COUNTED, False), (2, COUNTED.replace("MAX", "MIN"), False)],
+)
+def test_late_rows_that_were_asked_for_make_a_declared_difference(
+    made: HandMade, late_at: int, text: str, accepted: bool
+) -> None:
+    """Only where there are some up to the epoch, and the query is the live one's."""
+    (entry,) = made.deployed.entries()
+    made.deployed.put([replace(entry, text=COUNTED)])
+    late = words((4, "late"), epoch=late_at, _late=[True])
+    made.derive({"typed/events.thing.told": late}, 4)
+    made.build(NAME, words(*LIVE, (4, "late")), 2, include_late=True, text=text, base_text=COUNTED)
     found = verify(made.site, NAME)
-    assert found.declared
-    assert (found.verdict, found.rows.extra) == (Verdict.EXPECTED, 1)
+    assert found.declared is accepted
+    assert (found.accepted, found.rows.extra) == (accepted, 1)
+    expected = Expectation(rows="live.id IS NULL")
+    assert verify(made.site, NAME, expectation=expected).verdict is Verdict.EXPECTED
 
 
 def brought(made: HandMade, rows: pa.Table, epoch: int) -> None:
