@@ -201,8 +201,7 @@ def add(
     otherwise, and what `cdc.capture.ensure` raises.
     """
     source = _as_declared(site, source)
-    dsn = with_password(source.dsn, password)
-    refuse_unless_admitted(topic_names.checks(site, source, dsn))
+    refuse_unless_admitted(topic_names.checks(site, source, with_password(source.dsn, password)))
     sources.save(site.folder, source, password)
     with ConnectClient(site.connect_url) as connect:
         return start(site, source, connect, timeout_s=timeout_s)
