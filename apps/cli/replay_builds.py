@@ -6,10 +6,11 @@ Commands import the lake and Spark when they run: it takes seconds, which `--hel
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from replay.bases import Start
     from replay.book import Replay, ReplayBook
     from replay.build import Builder
+    from replay.planning import ReplayPlan
     from replay.progress import BuildProgress
     from replay.subject import Site
 
@@ -78,6 +80,14 @@ def plan(
     emit(asdict(found), as_json=as_json, text=plan_page(found))
 
 
+def _refuse_stale(agreed: Mapping[str, Any], look: Callable[[], ReplayPlan]) -> None:
+    """Refuse a plan that was agreed to and is not so any more."""
+    from replay.planning import refuse_changed
+
+    if agreed:
+        refuse_changed(agreed, look())
+
+
 def apply(
     name: Name,
     sql: Sql = None,
@@ -119,10 +129,7 @@ def apply(
         text, include_late, start = agreed["text"], agreed["include_late"], start_of(agreed)
     look = partial(plan_replay, site, name, text=text, include_late=include_late, start=start)
 
-    def refuse_stale() -> None:
-        if agreed:
-            refuse_changed(agreed, look())
-
+    refuse_stale = partial(_refuse_stale, agreed, look)
     now = look()  # Before Spark starts, which takes seconds.
     begun = [each for each in book.of(name) if each.state in UNFINISHED]
     if agreed:
@@ -202,6 +209,7 @@ def builder_of(found: settings.Settings, site: Site) -> Builder:
     """Start Spark for a build and tell of its progress on standard error."""
     from apps.spark_session import session_of_command
     from replay.build import Builder
+    from replay.planning import ReplayPlan
 
     master = found.text("replay.spark_master")
     return Builder(session_of_command(found, "replay-spark", master=master), site, _show)

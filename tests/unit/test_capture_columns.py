@@ -95,7 +95,7 @@ def test_an_event_becomes_columns() -> None:
     assert first == order(
         clock="12:34:56.789",
         extra=[("a", 1.5)],
-        either='"text"',
+        either="text",
     )
     assert set(second.values()) == {None}
 
