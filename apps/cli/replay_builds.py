@@ -209,7 +209,6 @@ def builder_of(found: settings.Settings, site: Site) -> Builder:
     """Start Spark for a build and tell of its progress on standard error."""
     from apps.spark_session import session_of_command
     from replay.build import Builder
-    from replay.planning import ReplayPlan
 
     master = found.text("replay.spark_master")
     return Builder(session_of_command(found, "replay-spark", master=master), site, _show)
