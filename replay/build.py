@@ -208,14 +208,19 @@ class Builder:
         up_to = min(up_to, reachable(self._site, subject))
         again = replay.epoch == up_to and bool(read_by(subject.plan))
         if replay.epoch >= up_to and not again:
-            if replay.epoch < wanted:
-                which = f"generation {replay.generation} of {replay.name}"
-                self._refuse_held(which, subject)
-            return replay
+            return self._at_its_head(replay, subject, wanted)
         target = self._target(replay, subject, up_to)
-        self._projector.run(subject.plan, target, subject.catalog, up_to)
+        run = self._projector.run(subject.plan, target, subject.catalog, up_to)
+        if again and not run.rows + run.deleted:
+            return self._at_its_head(replay, subject, wanted)
         now = replay.now(replay.state, epoch=up_to, detail=replay.detail)
         return self._book.record(now, after=READY if replay.state in READY else None)
+
+    def _at_its_head(self, replay: Replay, subject: Subject, wanted: Epoch) -> Replay:
+        """Return a generation that is as far as it can be. Raises `Conflict` for a held table."""
+        if replay.epoch < wanted:
+            self._refuse_held(f"generation {replay.generation} of {replay.name}", subject)
+        return replay
 
     def head(self) -> Epoch:
         """Return the epoch up to which a generation can be brought."""

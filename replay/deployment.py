@@ -103,8 +103,15 @@ def _refuse_amid_swaps(
 ) -> None:
     """Raise `Conflict` for what may not go with a generation that is about to go live."""
     names = {entry.name for entry in changed if entry.kind == PROJECTION}
+    live = {
+        entry.name: entry.generation
+        for entry in site.deployed.entries()
+        if entry.kind == PROJECTION and entry.status != DROPPED
+    }
     for replay in ReplayBook(site.lake, site.tables).all() if changed else ():
-        if replay.state is not State.SWAPPING:
+        # One whose place another generation took since will not go live any more.
+        due = live.get(replay.name) in (replay.base, replay.generation)
+        if replay.state is not State.SWAPPING or not due:
             continue
         coming = {**projections, replay.name: declaration(replay.name, replay.text)}.values()
         check_sinks_apart(coming)
@@ -114,7 +121,7 @@ def _refuse_amid_swaps(
                 f"{reader} reads {replay.name}, whose generation {replay.generation} is being "
                 "swapped, or its swap was interrupted",
                 remedy="Give the same command again; where the swap was interrupted, before that: "
-                f"penstock replay swap {replay.name} --yes",
+                f"penstock replay swap {replay.name} --generation {replay.generation} --yes",
             )
 
 

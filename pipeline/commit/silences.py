@@ -7,7 +7,7 @@ one without a row is made when a timeout ends, and then no other until something
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from pipeline.commit.manifest_rows import Committed
@@ -15,12 +15,15 @@ from pipeline.position.progress import Progress
 
 
 class Silences:
-    """Knows when rows came last, as far as that moves a watermark. For one thread at a time."""
+    """Knows when rows of each input came last, as far as they move its watermark.
+
+    For one thread at a time.
+    """
 
     def __init__(self, timeouts: Iterable[timedelta] = ()) -> None:
         self._timeouts = sorted(set(timeouts))
-        self._seen: Mapping[str, Mapping[str, int]] | None = None
-        self._moved: datetime | None = None
+        self._seen: dict[str, dict[str, int]] = {}
+        self._moved: dict[str, datetime] = {}
         self._at: datetime | None = None
 
     def note(self, done: Committed) -> None:
@@ -28,17 +31,18 @@ class Silences:
         if not self._timeouts:
             return
         seen = Progress.from_json(done.progress).watermarks.seen
-        if seen != self._seen:
-            self._seen, self._moved = seen, done.at
-        self._at = done.at
+        moved = [name for name, places in seen.items() if places != self._seen.get(name)]
+        self._moved.update(dict.fromkeys(moved, done.at))
+        self._seen, self._at = seen, done.at
 
     def due(self, now: datetime) -> bool:
-        """Say whether a timeout has ended since the newest epoch: another one would say so.
+        """Say whether a timeout of an input has ended since the newest epoch: another would say so.
 
-        The moments up to which a source is read belong to epochs, so one that was noted at a start,
-        and after which nothing came, is asked for once more.
+        Of which input a timeout is nobody knows here: there is an epoch too many now and then, but
+        none is missing. When rows came last is not known at a start, and counted from then.
         """
-        if self._moved is None or self._at is None:
+        if self._at is None:
             return False
-        told, lasts = self._at - self._moved, now - self._moved
-        return any(told < timeout <= lasts for timeout in self._timeouts)
+        at = self._at
+        spans = [(at - moved, now - moved) for moved in self._moved.values()]
+        return any(told < each <= lasts for told, lasts in spans for each in self._timeouts)

@@ -154,7 +154,8 @@ class KafkaTopics:
     def silent(self, topics: Mapping[str, list[int]]) -> dict[str, str]:
         """Return the topics of which the broker tells nothing just now, each with why.
 
-        It is asked with patience. Raises `Unavailable` where it does not answer at all.
+        It is asked with patience. Raises `Unavailable` where it does not answer at all, or tells
+        nothing of any of several: one leader that hangs lets all topics of a call wait.
         """
         told: dict[str, str] = {}
 
@@ -166,7 +167,7 @@ class KafkaTopics:
         try:
             retrying(ask, backoff=_PATIENCE)
         except Unavailable:
-            if not told:
+            if not told or 1 < len(topics) == len(told):
                 raise
         return told
 

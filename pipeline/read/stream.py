@@ -224,7 +224,11 @@ class IngestRun:
         kept = kept_by(self._topics, pattern, read, self._captures, *told)
         now = gaps_of(next_offsets(read, skips_of(self._book), kept.topics), kept, *told)
         silent = silent_of(kept.silent, *told)
-        return now != {lane: each for lane, each in self.gaps.items() if lane not in silent}
+        before, now = (
+            {lane: each for lane, each in gaps.items() if lane not in silent}
+            for gaps in (self.gaps, now)
+        )
+        return before != now
 
     @property
     def active(self) -> bool:

@@ -2,13 +2,14 @@
 
 `FROM a, b WHERE a.id = b.id` means `FROM a JOIN b ON a.id = b.id`. Conditions are known by the
 aliases before their columns; one that names a column alone stays in WHERE, where it means the same.
+What may be an error stays behind it there: it might be what keeps the error away.
 """
 
 from __future__ import annotations
 
 from sqlglot import exp
 
-from projections.sql.expressions import conjuncts
+from projections.sql.expressions import conjuncts, never_fails
 from projections.sql.outer_joins import side_of
 
 
@@ -33,12 +34,23 @@ def _move(select: exp.Select, joins: list[exp.Expr]) -> None:
     for join in joins:
         own = _alias(join.this)
         known.add(own)
-        of_join = [each for each in parts if own in (of := _aliases(each)) and of <= known]
+        of_join = [
+            each
+            for place, each in enumerate(parts)
+            if own in (of := _aliases(each))
+            and of <= known
+            and (never_fails(each) or all(_is_of(known, before) for before in parts[:place]))
+        ]
         if _is_bare(join) and any(len(_aliases(each)) > 1 for each in of_join):
             parts = [each for each in parts if not any(each is moved for moved in of_join)]
             join.set("kind", None)
             join.set("on", exp.and_(*of_join))
     select.set("where", exp.Where(this=exp.and_(*parts)) if parts else None)
+
+
+def _is_of(known: set[str], part: exp.Expr) -> bool:
+    """Say whether a condition reads these inputs alone, so that it is asked no later than ON."""
+    return bool(of := _aliases(part)) and of <= known
 
 
 def _is_bare(join: exp.Expr) -> bool:

@@ -237,4 +237,10 @@ _NEVER_FAIL = (
 
 def never_fails(node: exp.Expr) -> bool:
     """Say whether an expression has a value for all rows, so that its place is of no matter."""
-    return all(isinstance(part, _NEVER_FAIL) for part in node.walk())
+    return all(isinstance(part, _NEVER_FAIL) or _is_moment(part) for part in node.walk())
+
+
+def _is_moment(node: exp.Expr) -> bool:
+    """Say whether this is a day or moment that is written out, as TIMESTAMP '2024-01-01'."""
+    moment = isinstance(node, exp.Cast) and node.to.this in exp.DataType.TEMPORAL_TYPES
+    return moment and isinstance(node.this, exp.Literal)

@@ -22,12 +22,15 @@ from projections.sql.resolving import Names
 from projections.sql.scope import QuerySource
 from projections.sql.set_operations import distinct
 from projections.sql.shape import InputKind
+from projections.sql.time_zones import OF_ZONES
 from projections.sql.tree import Computed, Map, Node, column
 from projections.sql.windows import window_kind
 
 _GROUPS = "penstock_groups"
 _FURTHER = "penstock_group_"
 """The name of the groups, and what begins names of columns of theirs that no query has."""
+_COMPUTED = (exp.Condition, exp.Filter, *OF_ZONES)
+"""What has a value; not all of it is a condition to the parser."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +98,7 @@ class _Reading:
         texts = GroupTexts(self.names, self.items)
 
         def replaced(found: exp.Expr) -> exp.Expr:
-            if not isinstance(found, exp.Condition) or isinstance(found, exp.Literal):
+            if not isinstance(found, _COMPUTED) or isinstance(found, exp.Literal):
                 return found
             if isinstance(found, exp.Column):
                 return self._column(found)

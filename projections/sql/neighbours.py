@@ -47,7 +47,7 @@ def _is_literal(node: exp.Expr) -> bool:
 def _common(of: str, kind: str, default: exp.Expr) -> str:
     """Return the type that holds values and default; a whole number is as short as it is."""
     digits = str(default.this.name if isinstance(default, exp.Neg) else default.name)
-    if of == "DOUBLE" and (kind in INTEGERS or DECIMAL.fullmatch(kind)):
+    if of in ("DOUBLE", "FLOAT") and (kind in INTEGERS or DECIMAL.fullmatch(kind)):
         return of
     if DECIMAL.fullmatch(of) and digits.isdigit():
         kind = f"DECIMAL({len(digits)},0)"

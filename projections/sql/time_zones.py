@@ -13,7 +13,7 @@ from sqlglot import exp
 from projections.sql.places import Script, nearest
 
 OF_ZONES = (exp.AtTimeZone, exp.FromTimeZone)
-_OFFSET = re.compile(r"[+-]\d{2}:\d{2}")
+_OFFSET = re.compile(r"[+-](0\d|1[0-7]):[0-5]\d|[+-]18:00")
 
 
 def check_zone(script: Script, found: exp.Expr, at: int) -> None:

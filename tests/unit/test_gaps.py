@@ -20,7 +20,7 @@ from lake.layout import Lake
 from lake.tables import Tables
 from pipeline.commit.manifest_rows import Bound
 from pipeline.installs.install_book import InstallBook, hold
-from pipeline.read import gaps, kafka_topics
+from pipeline.read import gaps, kafka_topics, stream
 from pipeline.read.batch_plan import BatchPlans
 from pipeline.read.gaps import (
     Gap,
@@ -267,15 +267,14 @@ class Admin:
 
     def __init__(self) -> None:
         self.leaderless, self.refused = {LOST}, {REFUSED}
+        self.names = [LOST, REFUSED, FINE]
 
     def list_topics(self, *, timeout: float) -> object:
         def partition(name: str) -> object:
             return SimpleNamespace(leader=-1 if name in self.leaderless else 0)
 
-        names = (LOST, REFUSED, FINE)
-        return SimpleNamespace(
-            topics={name: SimpleNamespace(partitions={0: partition(name)}) for name in names}
-        )
+        topics = {name: SimpleNamespace(partitions={0: partition(name)}) for name in self.names}
+        return SimpleNamespace(topics=topics)
 
     def describe_topics(self, names: Any, *, request_timeout: float) -> dict[str, Future[Any]]:
         told = SimpleNamespace(topic_id="old", partitions=[0])
@@ -324,6 +323,42 @@ def test_p9_a_topic_of_which_kafka_tells_nothing_is_that_of_its_source_alone(
     kept = kept_by(topics, ".*", read, {"shop": {"public.orders"}}, "")
     assert {*kept.first} == {LOST, REFUSED, FINE}
     assert not kept.silent
+
+
+def test_one_leader_that_lets_all_topics_wait_blames_no_source(
+    broker: tuple[KafkaTopics, Admin],
+) -> None:
+    topics, admin = broker
+    admin.leaderless, admin.refused = set(), {LOST, REFUSED, FINE}
+    with pytest.raises(Unavailable):
+        topics.silent({LOST: [0], REFUSED: [0], FINE: [0]})
+    assert {*topics.silent({LOST: [0]})} == {LOST}
+
+
+def test_a_source_with_a_gap_has_not_recovered_when_another_topic_of_it_is_silent(
+    broker: tuple[KafkaTopics, Admin], lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics, admin = broker
+    gapped = "shop.public.lines"
+    admin.names.append(gapped)
+    admin.refused = set()
+    read = ReadStanding(offsets={gapped: {"0": 3}}, topics={gapped: OLD})
+    monkeypatch.setattr(stream, "standing_of", lambda _: read)
+    gaps_before = gaps_of(read, kept_by(topics, ".*", read, {}, ""), "")
+    assert {*gaps_before} == {"shop"}
+    run = SimpleNamespace(
+        _ingest=SimpleNamespace(last=None),
+        _router=SimpleNamespace(pattern=lambda: ".*"),
+        _told=("", {}),
+        _topics=topics,
+        _captures={},
+        _book=InstallBook(lake, Tables()),
+        gaps=gaps_before,
+    )
+    assert not stream.IngestRun.recovered(cast(stream.IngestRun, run))
+    read = replace(read, offsets={gapped: {"0": 7}})
+    admin.leaderless = set()
+    assert stream.IngestRun.recovered(cast(stream.IngestRun, run))
 
 
 def test_p9_who_asks_what_a_source_lost_is_told_that_kafka_does_not_say(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -159,10 +160,24 @@ def test_a_reader_that_was_decided_on_before_a_swap_is_decided_on_anew_behind_it
     monkeypatch.setattr(deployment, "_decided", amid)
     with pytest.raises(Conflict, match="reader reads report, whose generation 2 is being") as told:
         deployment.apply(made.site, [], reader)
-    assert f"penstock replay swap {NAME} --yes" in str(told.value.remedy)
+    assert f"penstock replay swap {NAME} --generation 2 --yes" in str(told.value.remedy)
     assert version(made) > met[0]
     assert swap_in(made) == 2
     with pytest.raises(InvalidRequest):
         deployment.apply(made.site, [], reader)
     fitting = parse_script(READER.format(column="word")).projections
     assert deployment.apply(made.site, [], fitting)[0].outcome is deployment.Outcome.CREATED
+
+
+def test_a_claim_whose_place_was_taken_keeps_nobody_back(made: HandMade) -> None:
+    build(made, PLAIN, live=WIDER)
+    book = ReplayBook(made.lake, Tables())
+    (built,) = book.of(NAME)
+    book.record(built.now(State.SWAPPING), after=None)
+    reader = parse_script(READER.format(column="word")).projections
+    wider = parse_script(READER.format(column="more")).projections
+    with pytest.raises(Conflict, match="whose generation 2 is being"):
+        deployment.apply(made.site, [], reader)
+    (entry,) = (each for each in made.deployed.entries() if each.name == NAME)
+    made.deployed.decide(lambda: [replace(entry, generation=3)])
+    assert deployment.apply(made.site, [], wider)[0].outcome is deployment.Outcome.CREATED

@@ -53,6 +53,19 @@ def test_an_epoch_says_that_a_silence_has_lasted_and_then_no_other() -> None:
     assert not Silences().due(after(1000))
 
 
+def test_each_input_is_silent_by_itself() -> None:
+    silences = Silences([timedelta(seconds=60)])
+    silences.note(epoch(1, 0, a={"0": 10}))
+    silences.note(epoch(2, 50, a={"0": 10}, b={"0": 10}))
+    assert not silences.due(after(59))
+    assert silences.due(after(60)), "nothing of a came for so long"
+    silences.note(epoch(3, 61, a={"0": 10}, b={"0": 10}))
+    assert not silences.due(after(109))
+    assert silences.due(after(110)), "and nothing of b"
+    silences.note(epoch(4, 111, a={"0": 10}, b={"0": 10}))
+    assert not silences.due(after(100_000))
+
+
 def after(seconds: int) -> datetime:
     return START + timedelta(seconds=seconds)
 

@@ -21,7 +21,7 @@ from projections.run.database import (
 from projections.sql.catalog import Column, MemoryCatalog, Relation
 from projections.sql.certified import uncertified_in
 from projections.sql.duckdb_text import DuckText
-from projections.sql.expressions import render
+from projections.sql.expressions import never_fails, render
 from projections.sql.key_steps import rows_sql
 from projections.sql.parse import parse_script
 from projections.sql.places import Script
@@ -86,7 +86,11 @@ def test_what_is_not_compiled_is_refused(query: str, said: str) -> None:
     [
         ("from_utc_timestamp(occurred_at, 'Europe/Berln')", "did you mean Europe/Berlin"),
         ("to_utc_timestamp(occurred_at, code)", "a zone that is not written out"),
-        ("occurred_at AT TIME ZONE 'Europe/Berlin'", "a zone that is not written out"),
+        ("occurred_at AT TIME ZONE 'Europe/Berlin'", "AT TIME ZONE is not read"),
+        ("TIMESTAMP '2024-01-01 00:00:00' AT TIME ZONE 'UTC'", "AT TIME ZONE is not read"),
+        ("CAST(code AS TIMESTAMP) AT TIME ZONE 'Europe/Berlin'", "AT TIME ZONE is not read"),
+        ("to_utc_timestamp(occurred_at, '+25:00')", "no time zone '.25:00'"),
+        ("from_utc_timestamp(occurred_at, '+02:99')", "no time zone '.02:99'"),
     ],
 )
 def test_a_zone_is_a_literal_that_is_known(value: str, said: str) -> None:
@@ -290,3 +294,9 @@ def test_an_argument_that_a_function_does_not_take_is_not_read_over(call: str) -
 )
 def test_arguments_that_a_function_takes_are_taken(call: str) -> None:
     assert planned(f"SELECT event_id, {call} AS x {FROM}").tree
+
+
+def test_a_moment_that_is_written_out_is_no_error_for_any_row() -> None:
+    assert never_fails(expression("t >= TIMESTAMP '2024-01-01' AND d < DATE '2024-01-02'"))
+    assert not never_fails(expression("n > CAST('x' AS INT)"))
+    assert not never_fails(expression("t >= CAST(text AS TIMESTAMP)"))

@@ -52,6 +52,13 @@ def around(groups: str, items: str, qualify: str) -> str:
             "SUM(penstock_group_0) OVER (PARTITION BY penstock_group_1) > 2",
         ),
         (
+            f"SELECT carrier, {BY_CARRIER} QUALIFY COUNT(*) FILTER (WHERE delay >= 15) > 3",
+            f"SELECT carrier, COUNT(*) AS n, COUNT(*) FILTER (WHERE delay >= 15) AS "
+            f"penstock_group_0 {FROM} GROUP BY carrier",
+            "carrier, n",
+            "penstock_group_0 > 3",
+        ),
+        (
             f"SELECT carrier {FROM} GROUP BY ROLLUP (carrier) "
             f"QUALIFY GROUPING(carrier) = 0 AND RANK() {OVER.format('COUNT(*)')} = 1",
             "SELECT carrier, GROUPING(carrier) AS penstock_group_0, "
@@ -130,6 +137,12 @@ PAIR = "SELECT a.position AS p, b.position AS q FROM"
             "WHERE a.carrier = b.carrier AND position > 3",
             f"SELECT position AS p, label AS q FROM {A} JOIN airlines b "
             "ON a.carrier = b.carrier WHERE position > 3",
+        ),
+        (
+            f"SELECT position AS p, label AS q FROM {A}, airlines b WHERE a.carrier = b.carrier "
+            "AND label <> '' AND a.delay / length(b.label) > 1",
+            f"SELECT position AS p, label AS q FROM {A} JOIN airlines b ON a.carrier = b.carrier "
+            "WHERE label <> '' AND a.delay / length(b.label) > 1",
         ),
     ],
 )
