@@ -165,8 +165,10 @@ def computed_anew(self: RecomputedOperator) -> str:
 def test_matches_that_were_given_out_are_taken_back_as_they_were(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    total = matcher._total
-    monkeypatch.setattr(matcher, "_total", lambda values: total(values) + _TREMOR * random.random())
+    total = matcher.total_of
+    monkeypatch.setattr(
+        matcher, "total_of", lambda values: total(values) + _TREMOR * random.random()
+    )
     for rows, now in kept("pattern", 5):
         assert len(rows) == len(CASES["pattern"].oracle(now))
     monkeypatch.setattr(RecomputedOperator, "_before", computed_anew)
