@@ -103,11 +103,8 @@ def _refuse_amid_swaps(
 ) -> None:
     """Raise `Conflict` for what may not go with a generation that is about to go live."""
     names = {entry.name for entry in changed if entry.kind == PROJECTION}
-    live = {
-        entry.name: entry.generation
-        for entry in site.deployed.entries()
-        if entry.kind == PROJECTION and entry.status != DROPPED
-    }
+    deployed = site.deployed.deployment().projections
+    live = {name: entry.generation for name, (entry, _) in deployed.items()}
     for replay in ReplayBook(site.lake, site.tables).all() if changed else ():
         # One whose place another generation took since will not go live any more.
         due = live.get(replay.name) in (replay.base, replay.generation)

@@ -128,8 +128,6 @@ def apply(
     if agreed:
         text, include_late, start = agreed["text"], agreed["include_late"], start_of(agreed)
     look = partial(plan_replay, site, name, text=text, include_late=include_late, start=start)
-
-    refuse_stale = partial(_refuse_stale, agreed, look)
     now = look()  # Before Spark starts, which takes seconds.
     begun = [each for each in book.of(name) if each.state in UNFINISHED]
     if agreed:
@@ -145,7 +143,7 @@ def apply(
         slices=slices,
         rate=rate,
         start=start,
-        agreed=refuse_stale,
+        agreed=partial(_refuse_stale, agreed, look),
     )
     _emit_built(built, as_json=as_json)
 

@@ -31,7 +31,7 @@ from cdc.upkeep.noted_incarnations import forget_incarnation, noted, record_inca
 from kernel.errors import Conflict, Misconfigured, NotFound, PenstockError, Unavailable
 from lake.layout import Lake
 from lake.tables import Tables
-from pipeline.commit.manifest import Manifest, seen_up_to
+from pipeline.commit.manifest import Manifest
 from pipeline.ddl.held_tables import hold_document
 from pipeline.installs.install_book import InstallBook
 from pipeline.position.progress import Progress
@@ -139,7 +139,7 @@ def access_of(site: CaptureSite, source: Source) -> SourceAccess:
         salt=source.full_salt(site.folder),
         known=None if removed else found,
         retired=found if removed else None,
-        seen=seen_up_to(Manifest(lake, Tables()).last(), source.name) if removed else 0,
+        seen=Manifest(lake, Tables()).seen_up_to(source.name) if removed else 0,
     )
 
 
@@ -237,8 +237,8 @@ def resnapshot(
             copies.again(lake, source.name, chosen, reason="penstock source resnapshot")
             return Resnapshot(source=source.name, renewed=None, tables=chosen)
         if now.watch is not None:
-            last = Manifest(lake, Tables()).last()
-            refuse_set_back(source.name, now.watch.server, seen_up_to(last, source.name))
+            seen = Manifest(lake, Tables()).seen_up_to(source.name)
+            refuse_set_back(source.name, now.watch.server, seen)
             renewing(lake, source.name, now.watch.server, lost)
         started = start(site, source, connect, renew=True, timeout_s=timeout_s)
         if gaps_:

@@ -147,6 +147,10 @@ class Manifest:
         rows = self._rows((pc.field("epoch") >= top - 1) & (pc.field("kind") == COMMITTED), top - 1)
         return max(map(committed_of, rows), key=lambda done: done.epoch, default=None)
 
+    def seen_up_to(self, source: str) -> int:
+        """Return the LSN up to which a captured source has come, as the newest epoch left it."""
+        return first_progress(self.last()).cut(source).seen_up_to
+
     def unfinished(self) -> Bound | None:
         """Return the epoch that is bound and not committed, if there is one."""
         table = self._tables.open(self._lake.epochs)
@@ -230,8 +234,3 @@ def _read_by(end: Offsets) -> int:
 def first_progress(last: Committed | None) -> Progress:
     """Return what an epoch left to the next one, but for many transactions that are pending."""
     return Progress() if last is None else Progress.from_json(last.progress)
-
-
-def seen_up_to(last: Committed | None, source: str) -> int:
-    """Return the LSN up to which a captured source has come by an epoch, as it left it."""
-    return first_progress(last).cut(source).seen_up_to

@@ -24,7 +24,7 @@ from projections.sql.set_operations import distinct
 from projections.sql.shape import InputKind
 from projections.sql.time_zones import OF_ZONES
 from projections.sql.tree import Computed, Map, Node, column
-from projections.sql.windows import window_kind
+from projections.sql.windows import is_session, window_kind
 
 _GROUPS = "penstock_groups"
 _FURTHER = "penstock_group_"
@@ -144,8 +144,7 @@ def _texts_of_groups(names: Names, select: exp.Select, items: list[Output]) -> f
 
 
 def _is_window(node: exp.Expr) -> bool:
-    session = isinstance(node, exp.Anonymous) and node.name.upper() == "SESSION"
-    return session or window_kind(node) is not None
+    return is_session(node) or window_kind(node) is not None
 
 
 def _is_called(found: exp.Expr) -> bool:

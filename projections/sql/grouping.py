@@ -29,7 +29,7 @@ from projections.sql.tree import (
     column,
 )
 from projections.sql.types import TEMPORAL
-from projections.sql.windows import Window, read_window, window_kind
+from projections.sql.windows import Window, is_session, read_window, window_kind
 
 _SESSION_FORM = "The form is SESSION(t, '30 minutes')."
 _TIME = "__t"
@@ -143,8 +143,7 @@ def _split(names: Names, clause: exp.Expr) -> tuple[Window | _Session | None, li
     rest: list[exp.Expr] = []
     for each in clause.expressions:
         kind = window_kind(each)
-        session = isinstance(each, exp.Anonymous) and each.name.upper() == "SESSION"
-        if kind is None and not session:
+        if kind is None and not is_session(each):
             rest.append(each)
             continue
         if window is not None:

@@ -53,6 +53,7 @@ from projections.sql.tree import (
     walk,
 )
 from projections.sql.type_names import normal
+from projections.sql.windows import is_session
 
 _STEPS = ("with_", "qualify", "distinct")
 _AROUND = ("this", "expression", "distinct", "with_", "alias")
@@ -78,10 +79,7 @@ def several_steps(query: exp.Expr) -> bool:
         )
         or any(kind in ("SEMI", "ANTI") for kind in kinds)
         or query.find(exp.Window, exp.Subquery, exp.Exists) is not None
-        or any(
-            isinstance(each, exp.Anonymous) and each.name.upper() == "SESSION"
-            for each in query.find_all(exp.Anonymous)
-        )
+        or any(map(is_session, query.find_all(exp.Anonymous)))
     )
 
 

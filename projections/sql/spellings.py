@@ -22,7 +22,7 @@ from projections.sql.options import OptionValue
 from projections.sql.places import Piece, Script
 from projections.sql.tables import CONNECTORS, Table, read_table, with_options
 from projections.sql.tokens import TokenCursor, with_sessions, with_streams
-from projections.sql.windows import WindowKind, window_kind
+from projections.sql.windows import WindowKind, is_session, window_kind
 
 _VIEW_FORM = "CREATE [TEMPORARY] VIEW name AS SELECT …;"
 _INSERT_FORM = "INSERT INTO name SELECT …;"
@@ -232,7 +232,7 @@ def _items_of(query: exp.Expr, group: exp.Expr) -> list[str]:
     if isinstance(group, exp.Literal) and group.is_int:
         return [each.alias_or_name for each in items[int(group.name) - 1 :][:1]]
     kind = window_kind(group)
-    if kind is not None or (isinstance(group, exp.Anonymous) and group.name.upper() == "SESSION"):
+    if kind is not None or is_session(group):
         # Windows of CUMULATE differ in their end alone.
         bounds = ["window_end"] if kind is WindowKind.CUMULATE else ["window_start", "window_end"]
         told = [(item.unalias().sql().lower(), item.alias_or_name) for item in items]

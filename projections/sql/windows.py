@@ -64,6 +64,11 @@ def window_kind(node: exp.Expr) -> WindowKind | None:
     return None
 
 
+def is_session(node: exp.Expr) -> bool:
+    """Say whether a parsed expression is the function of a session."""
+    return isinstance(node, exp.Anonymous) and node.name.upper() == "SESSION"
+
+
 def read_window(script: Script, node: exp.Expr, kind: WindowKind, *, at: int) -> Window:
     """Read a window function; its time expression is left as written."""
     at, form = offset_of(node, at), f"The form is {_FORMS[kind]}."

@@ -17,7 +17,7 @@ from lake.layout import Lake
 from lake.writer import Guard
 from pipeline.commit.manifest_rows import Committed
 from pipeline.commit.retention import forget_corrections
-from pipeline.position.progress import Progress, Watermarks, micros
+from pipeline.position.progress import Progress, micros
 from pipeline.typed.columns import EVENT_COLUMNS
 from projections.run.catalog import DROPPED, LIVE, PROJECTION, SOURCE, Entry
 from projections.run.corrections import _json
@@ -30,9 +30,9 @@ from replay.generations import live_app
 from replay.subject import declaration, ended_before, generation_target, subject_of
 from schemas.registry import MemoryRegistry
 from tests.support.lake.handmade import HandMade, NoSpark
+from tests.support.lake.noted_epochs import START, committed
 
 TYPED = "typed/events.visit.seen"
-START = datetime(2013, 1, 1, tzinfo=UTC)
 LONG = timedelta(hours=3)
 MOMENT = pa.timestamp("us", "UTC")
 SEEN = pa.schema(
@@ -252,24 +252,6 @@ class Noted:
 
     def between(self, after: int, up_to: int) -> list[Committed]:
         return self.epochs[after:up_to]
-
-
-def committed(number: int, seconds: int, **seen: dict[str, int]) -> Committed:
-    marks = Watermarks(seen=dict(seen), partitions={name: 2 for name in seen})
-    return Committed(
-        epoch=Epoch(number),
-        run_id="t",
-        batch_id=0,
-        end={},
-        progress=Progress(watermarks=marks).to_json(),
-        heads={},
-        cuts={},
-        pending_from={},
-        tables={},
-        counts={},
-        timings_ms={},
-        at=START + timedelta(seconds=seconds),
-    )
 
 
 def ended(epochs: list[Committed], *terms: StreamTerms) -> int | None:

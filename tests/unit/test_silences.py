@@ -4,65 +4,45 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from kernel.positions import Epoch
 from lake.layout import Lake
-from pipeline.commit.manifest_rows import Committed
 from pipeline.commit.silences import Silences
-from pipeline.position.progress import Progress, Watermarks, micros
+from pipeline.position.progress import micros
 from projections.run.watermark import StreamTerms, ended_up_to
+from tests.support.lake.noted_epochs import START, committed
 from tests.support.lake.timed_flights import Flights
 from tests.support.services.waiting import until
 
-START = datetime(2013, 1, 1, tzinfo=UTC)
 SHORT = timedelta(seconds=0.2)
-
-
-def epoch(number: int, seconds: int, **seen: dict[str, int]) -> Committed:
-    marks = Watermarks(seen=dict(seen), partitions={name: 2 for name in seen})
-    return Committed(
-        epoch=Epoch(number),
-        run_id="t",
-        batch_id=0,
-        end={},
-        progress=Progress(watermarks=marks).to_json(),
-        heads={},
-        cuts={},
-        pending_from={},
-        tables={},
-        counts={},
-        timings_ms={},
-        at=START + timedelta(seconds=seconds),
-    )
 
 
 def test_an_epoch_says_that_a_silence_has_lasted_and_then_no_other() -> None:
     times = [timedelta(seconds=30), timedelta(seconds=90)]
     silences = Silences(times)
     assert not silences.due(after(1000)), "nothing came yet"
-    silences.note(epoch(1, 0, a={"0": 10}))
-    silences.note(epoch(2, 20, a={"0": 40}))
+    silences.note(committed(1, 0, a={"0": 10}))
+    silences.note(committed(2, 20, a={"0": 40}))
     assert not silences.due(after(49))
     assert silences.due(after(50))
-    silences.note(epoch(3, 51, a={"0": 40}))
+    silences.note(committed(3, 51, a={"0": 40}))
     assert not silences.due(after(109))
     assert silences.due(after(110)), "for the other source"
-    silences.note(epoch(4, 111, a={"0": 40}))
+    silences.note(committed(4, 111, a={"0": 40}))
     assert not silences.due(after(100_000))
-    silences.note(epoch(5, 100_001, a={"0": 41}))
+    silences.note(committed(5, 100_001, a={"0": 41}))
     assert silences.due(after(100_031))
     assert not Silences().due(after(1000))
 
 
 def test_each_input_is_silent_by_itself() -> None:
     silences = Silences([timedelta(seconds=60)])
-    silences.note(epoch(1, 0, a={"0": 10}))
-    silences.note(epoch(2, 50, a={"0": 10}, b={"0": 10}))
+    silences.note(committed(1, 0, a={"0": 10}))
+    silences.note(committed(2, 50, a={"0": 10}, b={"0": 10}))
     assert not silences.due(after(59))
     assert silences.due(after(60)), "nothing of a came for so long"
-    silences.note(epoch(3, 61, a={"0": 10}, b={"0": 10}))
+    silences.note(committed(3, 61, a={"0": 10}, b={"0": 10}))
     assert not silences.due(after(109))
     assert silences.due(after(110)), "and nothing of b"
-    silences.note(epoch(4, 111, a={"0": 10}, b={"0": 10}))
+    silences.note(committed(4, 111, a={"0": 10}, b={"0": 10}))
     assert not silences.due(after(100_000))
 
 
