@@ -12,6 +12,7 @@ import pyarrow.dataset as ds
 import pyarrow.fs as fs
 from deltalake import DeltaTable
 
+from lake.file_actions import actions_of
 from lake.storage import place_of
 
 _PARTITION = "partition."
@@ -55,7 +56,7 @@ def dataset_of(table: DeltaTable) -> ds.Dataset:
         # Which of these can be read, it knows.
         made: ds.Dataset = table.to_pyarrow_dataset(filesystem=files_below(table))
         return made
-    actions = pa.table(table.get_add_actions(flatten=True))
+    actions = actions_of(table)
     return dataset_of_files(location_of(table), schema_of(table), actions)
 
 
@@ -75,7 +76,7 @@ def dataset_of_files(root: str, columns: pa.Schema, actions: pa.Table) -> ds.Dat
 
 def paths_of(table: DeltaTable) -> frozenset[str]:
     """Return the files that hold a table's rows, as its log names them."""
-    return frozenset(pa.table(table.get_add_actions())["path"].to_pylist())
+    return frozenset(actions_of(table)["path"].to_pylist())
 
 
 def dataset_at(table: DeltaTable, paths: Iterable[str]) -> ds.Dataset:
@@ -143,7 +144,7 @@ def dataset_since(table: DeltaTable, column: str, least: int) -> ds.Dataset:
     An expression of every column's bounds of every file takes longer, for some hundred small files,
     than reading the few that matter.
     """
-    actions = pa.table(table.get_add_actions(flatten=True))
+    actions = actions_of(table)
     bound = f"max.{column}"
     if bound not in actions.schema.names:
         return dataset_of(table)

@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from kernel.errors import PenstockError
-from lake.adoption import StagedFiles, as_addition
 from lake.collecting import NAMES_OF_FILES, collected
+from lake.staged_files import StagedFiles, as_addition
 
 log = logging.getLogger("penstock.tables")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from deltalake import CommitProperties, DeltaTable, Transaction
@@ -35,10 +35,15 @@ def guarded(
     no `retries` the commit comes right behind the version that was read, or not at all.
     """
     return CommitProperties(
-        custom_metadata={**(metadata or {}), _WRITER: _own},
+        custom_metadata={**(metadata or {}), **said_by_us()},
         max_commit_retries=retries,
         app_transactions=[Transaction(app, int(at)) for app, at in ((app_id, epoch), *also)],
     )
+
+
+def said_by_us() -> dict[str, str]:
+    """Return what a commit says of who made it."""
+    return {_WRITER: _own}
 
 
 class _Marks:
@@ -59,6 +64,14 @@ class _Marks:
             marks[app_id] = table.transaction_version(app_id)
         return marks[app_id]
 
+    def move(self, table: DeltaTable, before: int, own: Mapping[str, int]) -> None:
+        """Take over what is known at version `before`, if the one behind it marked `own` alone."""
+        known = self._of.get(id(table))
+        if known is None or known[0]() is not table or known[1] != before:
+            return
+        if table.version() == before + 1:
+            self._of[id(table)] = known[0], before + 1, {**known[2], **own}
+
 
 _marks = _Marks()
 
@@ -69,6 +82,14 @@ def mark_of(table: DeltaTable, app_id: str) -> int | None:
     Each is looked up once per handle and version.
     """
     return _marks.of(table, app_id)
+
+
+def marked(table: DeltaTable, before: int, own: Mapping[str, int]) -> None:
+    """Take note of the guards of a commit of ours that was to come behind version `before`.
+
+    Where others came in between, nothing is taken over: the log is asked again.
+    """
+    _marks.move(table, before, own)
 
 
 @contextmanager
@@ -114,6 +135,14 @@ def conflict(app_id: str, epoch: Epoch, error: Exception) -> LeaseLost:
     return LeaseLost(
         f"another writer committed to {app_id} while epoch {epoch} was written:"
         f" {without_stack(error)}"
+    )
+
+
+def overtaken(table: DeltaTable, app_id: str, epoch: Epoch) -> LeaseLost:
+    """Return the error of a commit that came behind one under its app id, at a handle's version."""
+    return LeaseLost(
+        f"another writer committed to {app_id} while epoch {epoch} was written:"
+        f" version {table.version()} of {table.table_uri} has its epoch {mark_of(table, app_id)}"
     )
 
 

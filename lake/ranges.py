@@ -16,6 +16,7 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 from lake.datasets import dataset_at, schema_of
+from lake.file_actions import actions_of
 
 Bound = datetime | int | None
 
@@ -50,7 +51,7 @@ Condition = Range | Spans | Among
 
 def actions_within(table: DeltaTable, conditions: Sequence[Condition]) -> pa.Table:
     """Return what the log says of each file that may hold rows that meet all conditions."""
-    actions = pa.table(table.get_add_actions(flatten=True))
+    actions = actions_of(table)
     keep = pa.array([True] * actions.num_rows, pa.bool_())
     for condition in conditions:
         low, high = f"min.{condition.column}", f"max.{condition.column}"

@@ -11,6 +11,7 @@ from deltalake import DeltaTable
 
 from kernel.errors import Incompatible
 from lake.datasets import dataset_of_files, has_plain_files, schema_of
+from lake.file_actions import actions_of
 from lake.layout import Lake
 
 
@@ -56,6 +57,6 @@ def kept_table(table: DeltaTable, name: str, *, noted: str | None = None) -> Kep
         version=int(table.version()),
         done=table.transaction_version(name),
         columns=schema_of(table),
-        files=pa.table(table.get_add_actions(flatten=True)),
+        files=actions_of(table),
         noted=noted,
     )

@@ -16,10 +16,12 @@ import functools
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
+from uuid import uuid4
 
 from lake.layout import LOCAL
 
@@ -73,8 +75,8 @@ def exists(uri: str) -> bool:
 
 def version_at(uri: str, version: int) -> Stored | None:
     """Return the log's file of one version of a table; None where it is not kept."""
-    files, root = place_of(uri)
-    return _stored(files.get_file_info(f"{root}/{_LOG}/{version:020d}.json"))
+    files, _ = place_of(uri)
+    return _stored(files.get_file_info(log_file(uri, version)))
 
 
 def read(uri: str, path: str) -> bytes:
@@ -120,6 +122,30 @@ def write_whole(uri: str, path: str, content: bytes) -> None:
         stream.write(content)
     if written != path:
         files.move(written, path)
+
+
+def log_file(uri: str, version: int) -> str:
+    """Return the path of the log's file of one version, in the file system of a table's place."""
+    return f"{place_of(uri)[1]}/{_LOG}/{version:020d}.json"
+
+
+def write_new(path: str, content: bytes) -> bool:
+    """Write a file of a disk that nobody sees in part; False where one of that name is there.
+
+    Of several writers at one moment one succeeds. Raises `OSError` where the disk's file system
+    has no second names of a file, by which that is decided.
+    """
+    written = str(Path(path).with_name(f"_{uuid4().hex}{UNFINISHED}"))
+    try:
+        with open(written, "xb") as stream:
+            stream.write(content)
+        os.link(written, path)
+    except FileExistsError:
+        return False
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(written)
+    return True
 
 
 def write_over(uri: str, path: str, content: bytes, onto: str) -> None:

@@ -34,6 +34,7 @@ from lake.datasets import (
     scanner_of,
     schema_of,
 )
+from lake.file_actions import actions_of
 from lake.storage import WHOLE_LOOK_S, is_local, version_at
 from lake.table_settings import TABLE_SETTINGS
 
@@ -280,7 +281,7 @@ def earliest(table: DeltaTable, column: str) -> datetime | None:
 
 def _bound(table: DeltaTable, column: str, side: str, of: Callable[[Any], pa.Scalar]) -> Any:
     """Return a bound from file statistics, or from the column where a file has none of it."""
-    actions = pa.table(table.get_add_actions(flatten=True))
+    actions = actions_of(table)
     name = f"{side}.{column}"
     if actions.num_rows == 0 or column not in schema_of(table).names:
         return None

@@ -18,7 +18,9 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import (
+    CommitProperties,
     DeltaTable,
     WriterProperties,
     write_deltalake,
@@ -28,7 +30,9 @@ from kernel.errors import LeaseLost
 from kernel.positions import DeltaVersion, Epoch
 from lake.datasets import schema_of
 from lake.exactness import as_stored
-from lake.guarded_commits import committing, guarded, mark_of
+from lake.file_appends import appended
+from lake.file_merges import FileMerges, Upserts
+from lake.guarded_commits import committing, guarded, mark_of, marked
 from lake.log_lengths import shorten
 from lake.pruning import within
 from lake.table_settings import TABLE_SETTINGS
@@ -97,8 +101,10 @@ def reached(table: DeltaTable | None, guard: Guard) -> bool:
 class ArrowWriter:
     """Commits Arrow tables from this process through deltalake."""
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: Tables, *, files: FileMerges | None = None) -> None:
+        """`files` makes merges of little data; without it as by default."""
         self._tables = tables
+        self._files = files or FileMerges()
 
     def append(
         self, path: str, rows: pa.Table, guard: Guard, *, partition_by: Sequence[str] = ()
@@ -192,9 +198,18 @@ class ArrowWriter:
         if rows.num_rows == 0:
             return self.append(path, schema_of(table).empty_table(), guard)
         if table.count() == 0:
-            keep = pa.compute.equal(rows[OP], UPSERT)
+            keep = pc.equal(rows[OP], UPSERT)
             return self.append(path, rows.filter(keep).drop_columns([OP]), guard)
         before = table.version()
+        rows = as_stored(schema_of(table), rows, table.table_uri)
+        what = Upserts(
+            rows=rows.drop_columns([OP]),
+            gone=pc.equal(rows[OP], DELETE),
+            keys=keys,
+            newer=newer,
+        )
+        if self._files.merge(table, what, guard.app_id, guard.epoch):
+            return DeltaVersion(table.version())
         self._merge(table, rows, guard, keys=keys, newer=newer)
         if table.version() == before:
             return self.append(path, schema_of(table).empty_table(), guard)
@@ -209,7 +224,6 @@ class ArrowWriter:
         keys: Sequence[str],
         newer: Sequence[str],
     ) -> None:
-        rows = as_stored(schema_of(table), rows, table.table_uri)
         match_keys = " AND ".join(_same_key(key, rows) for key in keys)
         bounds = within(rows, list(keys), "t")
         if bounds is not None:
@@ -254,8 +268,12 @@ class ArrowWriter:
         others: Sequence[Guard] = (),
     ) -> None:
         shorten(guard.app_id, table)
+        guards = (guard, *others)
         if schema_mode != "overwrite":
             rows = as_stored(schema_of(table), rows, table.table_uri)
+            if mode == "append" and appended(table, rows, [(g.app_id, g.epoch) for g in guards]):
+                return
+        before = table.version()
         with _committing(table, guard, f"writing {rows.num_rows} rows to {table.table_uri}"):
             write_deltalake(
                 table,
@@ -265,10 +283,15 @@ class ArrowWriter:
                 configuration=dict(TABLE_SETTINGS) if schema_mode == "overwrite" else None,
                 # None stands for deltalake's own, which its overloads leave out.
                 writer_properties=cast(WriterProperties, written_as),
-                commit_properties=guarded(
-                    guard.app_id, guard.epoch, also=[(o.app_id, o.epoch) for o in others]
-                ),
+                commit_properties=_properties(guards),
             )
+        marked(table, before, {each.app_id: int(each.epoch) for each in guards})
+
+
+def _properties(guards: Sequence[Guard]) -> CommitProperties:
+    first, *others = guards
+    also = [(each.app_id, each.epoch) for each in others]
+    return guarded(first.app_id, first.epoch, also=also)
 
 
 def _committing(table: DeltaTable, guard: Guard, what: str) -> AbstractContextManager[None]:

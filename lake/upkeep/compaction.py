@@ -33,6 +33,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from kernel.errors import LeaseLost, first_line
 from kernel.loops import Loop, passed
 from lake.attempts import Attempts
+from lake.file_actions import actions_of
 from lake.layers import FOLDER
 from lake.layout import SINGLE, Lake
 from lake.log_lengths import kept_for
@@ -154,7 +155,7 @@ def due_partitions(table: DeltaTable) -> dict[int, list[str | None]]:
 def _smaller(table: DeltaTable, size: int) -> pa.Table:
     """Return size and partition of the files below a size; all are of one unless there are many."""
     single = _single(table)
-    actions = pa.table(table.get_add_actions(flatten=True))
+    actions = actions_of(table)
     sizes = actions["size_bytes"]
     values = actions[f"partition.{single}"] if single else pa.repeat(pa.scalar(""), len(sizes))
     found = pa.table({"size": sizes, "partition": values})

@@ -9,7 +9,8 @@ An epoch is committed once, and never reused.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Container, Sequence
 from functools import reduce
 from operator import or_
 
@@ -41,6 +42,9 @@ from pipeline.commit.manifest_rows import (
 )
 from pipeline.position.progress import Progress
 
+REMEMBERED = 64
+"""So many epochs, the last that were read, are known without reading them again."""
+
 
 class Manifest:
     """Reads and appends the manifest of one lake."""
@@ -51,6 +55,8 @@ class Manifest:
         self._writer = ArrowWriter(tables)
         self._app_id = app_id
         self._newest: tuple[int, Committed | None] = (-1, None)
+        self._complete: OrderedDict[Epoch, Committed] = OrderedDict()
+        self._own_notes: dict[str, Epoch] = {}
         self._made = False
 
     def bind(self, bound: Bound) -> None:
@@ -115,14 +121,32 @@ class Manifest:
             app = f"{self._app_id}/{done.name}"
             guard = self._again(f"{done.name}/again") if again else Guard(app, done.epoch)
             guarded.append((rows_of(projected_row(done)), guard))
+        before = {done.name: self.noted(done.name) for done, _ in notes}
+        for name in before:  # Unknown until the write is known to have ended.
+            self._own_notes.pop(name, None)
         self._writer.append_all(self._lake.epochs, guarded)
+        for done, again in notes:
+            known = before[done.name]
+            if not again:
+                self._own_notes[done.name] = max(done.epoch, known or done.epoch)
+            elif known is not None:
+                self._own_notes[done.name] = known
         self._tables.appended(self._lake.epochs)
 
     def noted(self, name: str) -> Epoch | None:
-        """Return the newest epoch that a derived table has noted. Cheap."""
+        """Return the newest epoch that a derived table has noted; for its own writer. Cheap.
+
+        Of a table that this object has noted, that is what it noted last: nobody else does.
+        """
+        if name in self._own_notes:
+            return self._own_notes[name]
         table = self._tables.open(self._lake.epochs)
         done = None if table is None else mark_of(table, f"{self._app_id}/{name}")
         return None if done is None else Epoch(done)
+
+    def forget_notes(self, kept: Container[str]) -> None:
+        """Ask the table again what was noted of all but some names: others may note them now."""
+        self._own_notes = {n: at for n, at in self._own_notes.items() if n in kept}
 
     def version(self) -> int:
         """Return the manifest's table version; -1 before the first epoch. Cheap."""
@@ -145,7 +169,7 @@ class Manifest:
             return None
         # Epoch `top` may be bound only; then `top - 1` is the newest complete one.
         rows = self._rows((pc.field("epoch") >= top - 1) & (pc.field("kind") == COMMITTED), top - 1)
-        return max(map(committed_of, rows), key=lambda done: done.epoch, default=None)
+        return max(self._remembered(rows), key=lambda done: done.epoch, default=None)
 
     def seen_up_to(self, source: str) -> int:
         """Return the LSN up to which a captured source has come, as the newest epoch left it."""
@@ -165,16 +189,34 @@ class Manifest:
 
     def at(self, epoch: Epoch) -> Committed:
         """Return one committed epoch. Raises `NotFound`."""
+        if epoch in self._complete:
+            return self._complete[epoch]
         rows = self._rows((pc.field("epoch") == epoch) & (pc.field("kind") == COMMITTED), epoch)
         if not rows:
             raise NotFound(f"epoch {epoch} is not committed", remedy="penstock epoch list")
-        return committed_of(rows[0])
+        return self._remembered(rows)[0]
 
     def between(self, after: Epoch, up_to: Epoch) -> list[Committed]:
         """Return the committed epochs in (after, up_to], ascending."""
+        asked = range(int(after) + 1, int(up_to) + 1)
+        if len(asked) <= REMEMBERED and all(each in self._complete for each in asked):
+            return [self._complete[Epoch(each)] for each in asked]
         where = (pc.field("epoch") > after) & (pc.field("epoch") <= up_to)
         rows = self._rows(where & (pc.field("kind") == COMMITTED), after)
-        return sorted(map(committed_of, rows), key=lambda done: done.epoch)
+        return sorted(self._remembered(rows), key=lambda done: done.epoch)
+
+    def _remembered(self, rows: Sequence[dict[str, object]]) -> list[Committed]:
+        """Return the epochs of some rows; the last ones that were read stay known.
+
+        An epoch is committed once, so that what it is never changes.
+        """
+        found = [committed_of(row) for row in rows]
+        for done in sorted(found, key=lambda each: each.epoch)[-REMEMBERED:]:
+            self._complete[done.epoch] = done
+            self._complete.move_to_end(done.epoch)
+        while len(self._complete) > REMEMBERED:
+            self._complete.popitem(last=False)
+        return found
 
     def pending_since(self, source: str, lsn: int) -> int:
         """Return the first epoch that may have rows of transactions that ended beyond `lsn`."""

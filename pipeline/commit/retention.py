@@ -16,6 +16,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from kernel.positions import Epoch
 from lake import storage
+from lake.file_actions import actions_of
 from lake.guarded_commits import mark_of
 from lake.layout import Lake
 from lake.tables import Tables
@@ -121,7 +122,7 @@ def _before(done: pa.Table, moment: datetime) -> int:
 
 def _beyond(table: DeltaTable, most_bytes: int) -> int:
     """Return the last epoch of the oldest files, without which the others fit; 0 if all fit."""
-    actions = pa.table(table.get_add_actions(flatten=True)).select(["size_bytes", "max.epoch"])
+    actions = actions_of(table).select(["size_bytes", "max.epoch"])
     left = most_bytes
     for file in actions.sort_by([("max.epoch", "descending")]).to_pylist():
         left -= file["size_bytes"]

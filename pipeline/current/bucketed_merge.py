@@ -28,7 +28,6 @@ from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql import SparkSession
 
 from kernel.positions import DeltaVersion
-from lake.adoption import FilePlace, StagedFiles
 from lake.datasets import (
     dataset_at,
     dataset_of,
@@ -37,8 +36,10 @@ from lake.datasets import (
     schema_of,
 )
 from lake.executor_tasks import Tasks, TasksHere, WrittenFile, handed_back
+from lake.file_actions import actions_of
 from lake.guarded_commits import committing, guarded
 from lake.layers import EPOCH, KEYS, whole
+from lake.staged_files import FilePlace, StagedFiles
 from lake.tables import Tables
 from lake.writer import OP, Guard, reached
 from pipeline.current.key_files import MOST_FILES, SHARES, KeyFiles, Share, hashes_of, steps_of
@@ -203,7 +204,7 @@ def _suits(table: DeltaTable, own: pa.Schema, keys: Sequence[str], *, replace: b
 
 
 def _files(table: DeltaTable) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    found: list[dict[str, object]] = actions_of(table).to_pylist()
     return found
 
 

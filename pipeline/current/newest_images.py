@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kernel.errors import BeyondThisProcess
-from lake.adoption import FilePlace, StagedFiles
 from lake.executor_tasks import WrittenFile, handed_back
 from lake.layers import marked
+from lake.staged_files import FilePlace, StagedFiles
 from lake.writer import DELETE, OP, UPSERT
 from pipeline.current.key_buckets import KeyBuckets, Known
 from pipeline.current.key_files import Share

@@ -17,10 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kernel.errors import Unavailable
-from lake.adoption import StagedFiles, commit_staged
+from lake.adoption import commit_staged
 from lake.datasets import dataset_of, schema_of
 from lake.exactness import as_spelled
 from lake.layout import Lake, current_name
+from lake.staged_files import StagedFiles
 from lake.tables import Tables
 from pipeline.current.newest_images import DELETED
 from schemas.pg_text import text_to_lake

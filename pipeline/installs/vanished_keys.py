@@ -15,9 +15,10 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
 
 from kernel.positions import Epoch
-from lake.adoption import StagedFiles, commit_staged
+from lake.adoption import commit_staged
 from lake.datasets import dataset_of, for_duckdb, schema_of
 from lake.layout import Lake
+from lake.staged_files import StagedFiles
 from lake.tables import Tables
 from lake.writer import Guard, reached
 from pipeline.current.newest_images import DELETED

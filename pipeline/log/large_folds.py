@@ -21,6 +21,7 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 from lake.datasets import dataset_since, schema_of
+from lake.file_actions import actions_of
 from lake.tables import Tables
 from pipeline.order import LOW, NEEDED, high_of, low_of, lsn_at, places_of
 from schemas.debezium import PLACEHOLDER
@@ -111,7 +112,7 @@ def split(
 
     Returns the filter of what remains to be read at once, and the rows of each large table.
     """
-    actions = pa.table(log.get_add_actions(flatten=True))
+    actions = actions_of(log)
     if "max.epoch" not in actions.schema.names:
         return where, {}
     recent = actions.filter(pc.fill_null(pc.greater_equal(actions["max.epoch"], since), True))

@@ -18,11 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lake.adoption import FilePlace, StagedFiles
 from lake.attempt_files import stem_of
 from lake.datasets import files_at
 from lake.executor_tasks import WRITTEN, handed_back
 from lake.layout import Lake, changes_log, events_log, topics_log
+from lake.staged_files import FilePlace, StagedFiles
 from lake.storage import make_folder
 from lake.table_columns import (
     CHANGE,

@@ -19,10 +19,10 @@ import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
 
 from lake import storage
-from lake.adoption import StagedFiles
 from lake.datasets import files_at
 from lake.executor_tasks import WrittenFile
 from lake.layout import Lake, events_log
+from lake.staged_files import StagedFiles
 from lake.table_columns import REJECTED
 from pipeline.arrive.arrival import Arrival, recorded_us
 from pipeline.arrive.seen_events import CONTENT, SeenEvents, content_of, events_at

@@ -17,10 +17,11 @@ import pyarrow.compute as pc
 
 from kernel.errors import Unavailable
 from kernel.positions import Epoch
-from lake.adoption import StagedFiles, commit_staged
+from lake.adoption import commit_staged
 from lake.datasets import schema_of
 from lake.exactness import as_spelled
 from lake.layout import Lake
+from lake.staged_files import StagedFiles
 from lake.table_columns import UTC_MICROS
 from lake.tables import TableAt, Tables
 from lake.writer import Guard, reached

@@ -17,11 +17,12 @@ import pyarrow.compute as pc
 
 from kernel import failpoints
 from kernel.positions import Epoch
-from lake.adoption import FilePlace, StagedFiles, append_files
+from lake.adoption import append_files
 from lake.attempt_files import remove_left, stem_of
 from lake.attempts import Attempts
 from lake.executor_tasks import Tasks, WrittenFile, handed_back
 from lake.layout import Lake
+from lake.staged_files import FilePlace, StagedFiles
 from lake.tables import TableAt, Tables
 from lake.writer import Guard
 from pipeline.ddl.table_rewrites import Widen, fit

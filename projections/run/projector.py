@@ -122,6 +122,7 @@ class Projector:
         self._read = {name: read for name, read in self._read.items() if name in kept}
         self._final.keep_only(kept)
         self._known_noted &= kept
+        self._manifest.forget_notes(kept)
 
     def cursor(self, target: Target) -> Epoch | None:
         """Return the epoch up to which a target has taken input; None before its first run."""

@@ -14,6 +14,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from kernel.errors import InvalidRequest, NotFound, Unavailable
 from lake import storage
 from lake.layout import KINDS, SINGLE, Lake
+from lake.local_commits import OPERATION, ROWS
 from schemas.identifiers import GOES_ON
 
 TOPICS = "topics"
@@ -28,7 +29,7 @@ _MERGED = (
     "numTargetRowsUpdated",
     "numTargetRowsDeleted",
 )
-_WRITTEN = ("num_added_rows", "numOutputRows")
+_WRITTEN = (ROWS, "num_added_rows", "numOutputRows")
 _PLACED = re.compile(r"(?P<kind>[^./]+)[./](?P<rest>.+)", re.DOTALL)
 
 
@@ -138,8 +139,8 @@ def commits(lake: Lake, name: str, *, limit: int) -> list[Commit]:
         Commit(
             version=int(entry["version"]),
             at=_moment(entry["timestamp"]),
-            operation=str(entry["operation"]),
-            rows=_rows(entry.get("operationMetrics") or {}),
+            operation=str(entry.get(OPERATION, entry["operation"])),
+            rows=_rows({**(entry.get("operationMetrics") or {}), **entry}),
             engine=str(entry.get("engineInfo", "")),
         )
         for entry in open_table(lake, name).history(limit)

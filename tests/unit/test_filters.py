@@ -15,8 +15,9 @@ from deltalake import DeltaTable
 
 from kernel.positions import Epoch
 from lake import datasets
-from lake.adoption import StagedFiles, commit_staged
+from lake.adoption import commit_staged
 from lake.datasets import dataset_of, for_duckdb, scanner_of
+from lake.staged_files import StagedFiles
 from lake.tables import Tables
 from lake.writer import OP, UPSERT, ArrowWriter, Guard
 from pipeline.ddl.unchanged_values import any_of

@@ -8,7 +8,7 @@ from kernel.errors import Conflict, LeaseLost, NotFound
 from kernel.positions import CLOSED, Epoch
 from lake.layout import Lake
 from lake.tables import TableAt, Tables
-from pipeline.commit.manifest import Manifest
+from pipeline.commit.manifest import REMEMBERED, Manifest
 from pipeline.commit.manifest_rows import Bound, Committed, Projected
 from pipeline.position.progress import Progress
 
@@ -85,3 +85,43 @@ def test_the_cursor_of_a_closed_writer_is_noted_as_no_epoch(lake: Lake) -> None:
     last = manifest.last()
     assert last is not None
     assert last.epoch == 1
+
+
+def test_what_an_epoch_is_made_of_is_read_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer, manifest = Manifest(lake, Tables()), Manifest(lake, Tables())
+    for epoch in range(1, 6):
+        writer.bind(bound(epoch, epoch))
+        writer.commit(committed(epoch))
+    first = manifest.between(Epoch(1), Epoch(4))
+    monkeypatch.setattr(Tables, "read", lambda *_, **__: pytest.fail("it was read already"))
+    assert manifest.between(Epoch(1), Epoch(4)) == first
+    assert [done.epoch for done in first] == [2, 3, 4]
+    assert manifest.between(Epoch(2), Epoch(3)) == first[1:2]
+    assert manifest.at(Epoch(4)) == first[-1]
+    assert manifest.between(Epoch(4), Epoch(4)) == []
+    monkeypatch.undo()
+    assert [done.epoch for done in manifest.between(Epoch(0), Epoch(9))] == [1, 2, 3, 4, 5]
+    for epoch in range(6, 6 + 2 * REMEMBERED):
+        writer.bind(bound(epoch, epoch))
+        writer.commit(committed(epoch))
+    assert len(manifest.between(Epoch(0), Epoch(999))) == 5 + 2 * REMEMBERED
+    assert manifest.at(Epoch(1)).heads == {"s": 1}
+
+
+def test_who_notes_a_table_knows_what_it_noted(lake: Lake) -> None:
+    manifest = Manifest(lake, Tables())
+    for epoch in (1, 2, 3):
+        manifest.bind(bound(epoch, epoch))
+        manifest.commit(committed(epoch))
+    other = Manifest(lake, Tables())
+    other.project(Projected(epoch=Epoch(2), name="projection/p/g1", tables={}))
+    # It is there already, and left out.
+    manifest.project(Projected(epoch=Epoch(1), name="projection/p/g1", tables={}))
+    assert manifest.noted("projection/p/g1") == 2
+    manifest.project(Projected(epoch=Epoch(3), name="projection/p/g1", tables={}))
+    manifest.project(Projected(epoch=Epoch(3), name="projection/p/g1", tables={}), again=True)
+    assert manifest.noted("projection/p/g1") == Manifest(lake, Tables()).noted("projection/p/g1")
+    assert len(manifest.history_of("projection/p/g1")) == 3
+    other.project(Projected(epoch=Epoch(4), name="projection/p/g1", tables={}))
+    manifest.forget_notes({"projection/q/g1"})
+    assert manifest.noted("projection/p/g1") == 4, "another generation may have been live between"

@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 
 from kernel.errors import Incompatible
-from lake.adoption import StagedFiles, commit_staged
+from lake.adoption import commit_staged
 from lake.layout import Lake
+from lake.staged_files import StagedFiles
 from lake.tables import Tables
 from pipeline.installs.install_book import ALL, Install
 from pipeline.installs.vanished_keys import Vanished, gone_keys

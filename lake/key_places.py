@@ -1,0 +1,47 @@
+"""Where rows of one table have their keys in another one: nulls are keys like any other.
+
+Arrow joins tables by keys too, but not a null with a null, and takes a millisecond to begin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+NOWHERE = -1
+
+
+def places_of(rows: pa.Table, among: pa.Table) -> npt.NDArray[np.int64]:
+    """Return for each of `rows` the place in `among` that has its key; `NOWHERE` for none.
+
+    Both have the key columns alone, in one order and of the same types; `among` has each key once.
+    """
+    codes = _codes(
+        [
+            pa.chunked_array([*one.chunks, *two.chunks], one.type)
+            for one, two in zip(rows.columns, among.columns, strict=True)
+        ]
+    )
+    own, other = codes[: rows.num_rows], codes[rows.num_rows :]
+    if len(other) == 0:
+        return np.full(len(own), NOWHERE, np.int64)
+    order = np.argsort(other, kind="stable")
+    at = np.minimum(np.searchsorted(other, own, sorter=order), len(other) - 1)
+    found = order[at]
+    return np.where(other[found] == own, found, NOWHERE)
+
+
+def _codes(columns: Sequence[pa.ChunkedArray]) -> npt.NDArray[np.int64]:
+    """Number rows so that two have one number if they are the same in all columns."""
+    codes = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        values = pc.dictionary_encode(column, null_encoding="encode").combine_chunks()
+        one = values.chunk(0) if isinstance(values, pa.ChunkedArray) else values
+        mixed = codes * len(one.dictionary) + one.indices.to_numpy(zero_copy_only=False)
+        # Dense again, so that further columns never make a number too large.
+        codes = np.unique(mixed, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    return codes

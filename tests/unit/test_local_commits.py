@@ -1,0 +1,156 @@
+"""Commits of our own to tables on a disk: a version is one writer's, and every engine reads it."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections import Counter
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from kernel.errors import LeaseLost
+from kernel.positions import Epoch
+from lake import local_commits
+from lake.local_commits import Outcome, commit_here
+from lake.tables import Tables
+from lake.writer import OP, UPSERT, ArrowWriter, Guard
+
+ROWS = pa.table({"id": [1], "name": ["a"]})
+
+
+def log_of(path: Path) -> list[str]:
+    return sorted(entry.name for entry in (path / "_delta_log").iterdir())
+
+
+def engine_of(path: Path, version: int) -> str:
+    lines = (path / "_delta_log" / f"{version:020}.json").read_text().splitlines()
+    info = next(json.loads(line)["commitInfo"] for line in lines if "commitInfo" in line)
+    return str(info["engineInfo"])
+
+
+def test_checkpoints_are_made_as_before_and_every_reader_has_all_rows(tmp_path: Path) -> None:
+    writer = ArrowWriter(Tables())
+    for epoch in range(1, 121):
+        writer.append(str(tmp_path), ROWS, Guard("t", Epoch(epoch)))
+    own = Counter(engine_of(tmp_path, version) for version in range(1, 121))
+    assert own["penstock"] > 110
+    assert len([name for name in log_of(tmp_path) if ".checkpoint." in name]) == 2
+    table = DeltaTable(str(tmp_path))
+    assert (table.version(), table.transaction_version("t"), table.count()) == (120, 120, 120)
+    assert pl.read_delta(str(tmp_path)).height == 120
+    assert not [name for name in log_of(tmp_path) if name.endswith((".new", ".tmp"))]
+
+
+def test_of_writers_at_one_moment_each_has_versions_of_its_own(tmp_path: Path) -> None:
+    ArrowWriter(Tables()).append(str(tmp_path), ROWS, Guard("first", Epoch(1)))
+    start = threading.Barrier(4)
+    failed: list[Exception] = []
+
+    def write(name: str) -> None:
+        writer = ArrowWriter(Tables())
+        start.wait()
+        try:
+            for epoch in range(1, 16):
+                rows = pa.table({"id": [epoch], "name": [name]})
+                writer.append(str(tmp_path), rows, Guard(name, Epoch(epoch)))
+        except Exception as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=write, args=(name,)) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    rows = DeltaTable(str(tmp_path)).to_pyarrow_table()
+    counted = Counter(zip(rows["name"].to_pylist(), rows["id"].to_pylist(), strict=True))
+    assert counted == {**{(n, e): 1 for n in "abcd" for e in range(1, 16)}, ("a", 1): 2}
+
+
+def test_of_two_under_one_name_one_is_told(tmp_path: Path) -> None:
+    path, slow, fast = str(tmp_path), Tables(), ArrowWriter(Tables())
+    fast.append(path, ROWS, Guard("t", Epoch(1)))
+    with slow.looked_at_once():
+        slow.open(path)
+        fast.append(path, ROWS, Guard("t", Epoch(2)))
+        with pytest.raises(LeaseLost, match="has its epoch 2"):
+            ArrowWriter(slow).append(path, ROWS, Guard("t", Epoch(2)))
+    assert DeltaTable(path).count() == 2
+
+
+def test_commits_of_others_in_between_are_passed(tmp_path: Path) -> None:
+    path, slow, fast = str(tmp_path), Tables(), ArrowWriter(Tables())
+    fast.append(path, ROWS, Guard("t", Epoch(1)))
+    with slow.looked_at_once():
+        slow.open(path)
+        for epoch in range(1, 5):
+            fast.append(path, ROWS, Guard("another", Epoch(epoch)))
+        ArrowWriter(slow).append(path, ROWS, Guard("t", Epoch(2)))
+    table = DeltaTable(path)
+    assert (table.count(), table.transaction_version("t")) == (6, 2)
+
+
+def test_columns_that_came_in_between_are_kept(tmp_path: Path) -> None:
+    path, slow, fast = str(tmp_path), Tables(), ArrowWriter(Tables())
+    fast.append(path, ROWS, Guard("t", Epoch(1)))
+    more = pa.table({"id": [2], "name": ["b"], "more": [True]})
+    with slow.looked_at_once():
+        slow.open(path)
+        fast.append(path, more, Guard("another", Epoch(1)))
+        ArrowWriter(slow).append(path, ROWS, Guard("t", Epoch(2)))
+    found = DeltaTable(path).to_pyarrow_table().sort_by([("id", "ascending")])
+    assert found["more"].to_pylist() == [None, None, True]
+
+
+def test_a_disk_without_links_is_left_to_deltalake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError("no links here")
+
+    writer = ArrowWriter(Tables())
+    writer.append(str(tmp_path), ROWS, Guard("t", Epoch(1)))
+    monkeypatch.setattr(os, "link", refuse)
+    writer.append(str(tmp_path), ROWS, Guard("t", Epoch(2)))
+    change = pa.table({"id": [1], "name": ["b"], OP: [UPSERT]})
+    writer.merge(str(tmp_path), change, Guard("t", Epoch(3)), keys=["id"])
+    monkeypatch.undo()
+    assert engine_of(tmp_path, 2) != "penstock"
+    assert DeltaTable(str(tmp_path)).transaction_version("t") == 3
+    names = DeltaTable(str(tmp_path)).to_pyarrow_table()["name"].to_pylist()
+    assert set(names) == {"b"}
+    left = {entry.name for entry in tmp_path.glob("*.parquet")}
+    assert len(left) <= 4, "a file that was not committed is taken away"
+
+
+@pytest.mark.parametrize(
+    ("settings", "partitions"),
+    [
+        ({"delta.enableChangeDataFeed": "true"}, []),
+        ({"delta.appendOnly": "true"}, []),
+        ({"delta.checkpointInterval": "1"}, []),
+        ({"delta.checkpointInterval": "50"}, ["name"]),
+        ({}, []),
+    ],
+)
+def test_tables_that_ask_for_more_are_left_to_deltalake(
+    tmp_path: Path, settings: dict[str, str], partitions: list[str]
+) -> None:
+    table = DeltaTable.create(
+        str(tmp_path), ROWS.schema, configuration=settings, partition_by=partitions
+    )
+    assert commit_here(table, [], [], [("t", Epoch(1))], {}) is Outcome.NOT_HERE
+    assert table.version() == 0
+
+
+def test_a_path_that_a_log_would_write_otherwise_is_left_to_deltalake(tmp_path: Path) -> None:
+    ArrowWriter(Tables()).append(str(tmp_path), ROWS, Guard("t", Epoch(1)))
+    table = DeltaTable(str(tmp_path))
+    gone = [{"path": "name=a%20b/part-0.parquet", "size_bytes": 1}]
+    assert commit_here(table, [], gone, [("t", Epoch(2))], {}) is Outcome.NOT_HERE
+    assert local_commits._PLAIN_PATH.fullmatch("_gen/3/part-00000-abc.c000.snappy.parquet")
