@@ -5,8 +5,8 @@
 Whoever has the file of the next version first has committed: on a disk a second name of a file that
 is whole decides it, for deltalake and for us alike. It does so by threads that each wait for a
 processor, five to ten milliseconds where all are busy; here it takes half of one.
-Left to deltalake are tables on object stores, with partitions, and with features that need more of
-a writer; and the commits about which it writes a checkpoint, and cleans the log behind it.
+Left to deltalake are tables on object stores, and with features that need more of a writer; and the
+commits about which it writes a checkpoint, and cleans the log behind it.
 Source: the Delta transaction protocol, "Actions" and "Writer requirements".
 """
 
@@ -56,7 +56,8 @@ def commit_here(
 ) -> Outcome:
     """Put files into a table, and take others out of it, right behind the handle's version.
 
-    `gone` have `path` and `size_bytes`, as the log tells them. The handle is brought up to date.
+    `gone` have `path` and `size_bytes`, as the log tells them, and lie in no partition. The handle
+    is brought up to date.
     """
     place, version = location_of(table), table.version() + 1
     if not _suits(table, place, version) or not all(
@@ -82,7 +83,6 @@ def _suits(table: DeltaTable, place: str, version: int) -> bool:
     return (
         asked.min_writer_version in (1, 2, 7)
         and {*(asked.writer_features or ())} <= _FEATURES
-        and not metadata.partition_columns
         and not any(settings.get(name) == "true" for name in _ASKS_MORE)
         # Those on both sides of a checkpoint are deltalake's: it writes them behind one of these.
         and interval > 2
@@ -109,7 +109,7 @@ def _actions(
     added = [
         {
             "path": each.path,
-            "partitionValues": {},
+            "partitionValues": dict(each.partition_values),
             "size": each.size,
             "modificationTime": each.modification_time,
             "dataChange": True,
