@@ -111,15 +111,19 @@ def try_next(folder: Path, lake: Lake) -> list[str]:
             "SELECT carrier, sum(departures) // 3 AS departures, max(max_delay_minutes) AS worst "
             "FROM carrier_delays GROUP BY carrier ORDER BY worst DESC",
         ),
+        # The files themselves: deltalake's dataset calls back into Python from Arrow's threads, and
+        # one that still does so while Python ends aborts it. Its list writes a blank as `%20`.
         _python(
-            "import duckdb; from deltalake import DeltaTable; "
-            f"weather = DeltaTable({weather!r}).to_pyarrow_dataset(); "
+            "import duckdb; from deltalake import DeltaTable; from urllib.parse import unquote; "
+            f"files = [unquote(file) for file in DeltaTable({weather!r}).file_uris()]; "
+            "weather = duckdb.read_parquet(files); "
             "print(duckdb.sql('SELECT visib, avg(departure_delay_minutes) AS delay, count(*) "
             "FROM weather GROUP BY visib ORDER BY visib'))"
         ),
-        # Without pyarrow, Polars looks for `%20` where a folder has a blank.
         _python(
-            f"import polars; flights = polars.read_delta({status!r}, use_pyarrow=True); "
+            "import polars; from deltalake import DeltaTable; from urllib.parse import unquote; "
+            f"files = [unquote(file) for file in DeltaTable({status!r}).file_uris()]; "
+            "flights = polars.read_parquet(files); "
             "print(flights.group_by('dest', 'status').len().head())"
         ),
         _python(
