@@ -1,9 +1,10 @@
 """`lake/replays`: what was built, compared, swapped. Append only; a generation's newest row counts.
 
-A generation goes BUILDING -> BUILT -> VERIFIED or DIFFERS -> SWAPPING -> SWAPPED -> ROLLED_BACK.
+A generation goes BUILDING -> BUILT -> VERIFIED or DIFFERS -> SWAPPING -> SWAPPED, and from there by
+ROLLING_BACK to ROLLED_BACK.
 PAUSED and STOPPED (by an error) lead back to BUILDING; CANCELLED ends it before the swap. While it
-is built, rows with progress come every few seconds. BUILDING names the process that builds, and
-SWAPPING the swap, by a claim: nobody else goes on with the generation.
+is built, rows with progress come every few seconds. BUILDING names the process that builds,
+SWAPPING the swap and ROLLING_BACK the rollback, by a claim: nobody else goes on with it.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ class State(StrEnum):
     DIFFERS = "differs"
     SWAPPING = "swapping"
     SWAPPED = "swapped"
+    ROLLING_BACK = "rolling back"
     ROLLED_BACK = "rolled back"
     CANCELLED = "cancelled"
     FAILED = "failed"
@@ -67,6 +69,8 @@ UNFINISHED = (State.BUILDING, State.PAUSED, State.STOPPED)
 """A generation some of whose slices are there."""
 READY = (State.BUILT, State.VERIFIED, State.DIFFERS)
 """A whole generation that is not the table yet."""
+CLAIMED = (State.SWAPPING, State.ROLLING_BACK)
+"""A generation whose place is about to be taken, or its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

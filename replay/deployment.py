@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from enum import StrEnum
 
 from kernel.errors import Conflict, InvalidRequest, PenstockError
 from pipeline.commit.manifest_rows import TYPED
-from projections.run.catalog import DROPPED, LIVE, PROJECTION, SOURCE, Entry
+from projections.run.catalog import (
+    CLAIM,
+    CLAIMED_FOR,
+    DROPPED,
+    LIVE,
+    PROJECTION,
+    SOURCE,
+    Entry,
+)
 from projections.run.relations import LakeCatalog, waits_for_input
 from projections.sinks.sink_columns import check_sink_columns
 from projections.sql.declared_relations import DeclaredCatalog
@@ -17,7 +26,7 @@ from projections.sql.parse import ProjectionDecl, SourceDecl, parse_script
 from projections.sql.plan import plan
 from projections.sql.sink_circles import check_sink_circles, check_sinks_apart
 from projections.sql.sinks import TopicSink
-from replay.book import ReplayBook, State
+from replay.book import CLAIMED, Replay, ReplayBook, State
 from replay.planning import next_generation
 from replay.subject import Site, check_deployable, declaration, entry_of
 from schemas.identifiers import EVENTS
@@ -80,19 +89,33 @@ def apply(
     return results
 
 
-def hold_place(site: Site, name: str, text: str) -> None:
+def hold_place(site: Site, name: str, text: str, generation: int) -> Entry:
     """Look whether what is deployed goes with a query that is about to go live, by a commit.
 
-    The commit changes nothing. But a swap makes it behind its claim in the book, and whoever
-    deploys at this moment decides anew behind it: they find the claim then. Raises `Conflict`,
-    and `LeaseLost` when others were faster every time.
+    The commit only claims the projection's place, so that its live runner holds still for a while;
+    it returns that. But a swap makes it behind its claim in the book, and whoever deploys at this
+    moment decides anew behind it: they find the claim then. Raises `Conflict`, and `LeaseLost` when
+    others were faster every time.
     """
+    until = datetime.now(UTC) + CLAIMED_FOR
+    claim = Entry(kind=CLAIM, name=name, generation=generation, status=LIVE, text=until.isoformat())
 
     def decided() -> list[Entry]:
+        entry_of(site, name)  # It refuses a name that is not deployed.
         check_deployable(site, name, text)
-        return [entry_of(site, name)]
+        return [claim]
 
     site.deployed.decide(decided)
+    return claim
+
+
+def claims_over(site: Site, name: str, claim: Entry | None = None) -> list[Entry]:
+    """Return what ends the claims of a projection's place, or the one that is given."""
+    return [
+        replace(entry, status=DROPPED)
+        for entry in site.deployed.entries()
+        if (entry.kind, entry.name, entry.status) == (CLAIM, name, LIVE) and claim in (None, entry)
+    ]
 
 
 def _refuse_amid_swaps(
@@ -108,18 +131,28 @@ def _refuse_amid_swaps(
     for replay in ReplayBook(site.lake, site.tables).all() if changed else ():
         # One whose place another generation took since will not go live any more.
         due = live.get(replay.name) in (replay.base, replay.generation)
-        if replay.state is not State.SWAPPING or not due:
+        if replay.state not in CLAIMED or not due:
             continue
-        coming = {**projections, replay.name: declaration(replay.name, replay.text)}.values()
+        text, why, command = _about_to_go_live(replay)
+        coming = {**projections, replay.name: declaration(replay.name, text)}.values()
         check_sinks_apart(coming)
         check_sink_circles(sources, coming)
         for reader in sorted(names.intersection(readers_of(replay.name, coming))):
             raise Conflict(
-                f"{reader} reads {replay.name}, whose generation {replay.generation} is being "
-                "swapped, or its swap was interrupted",
-                remedy="Give the same command again; where the swap was interrupted, before that: "
-                f"penstock replay swap {replay.name} --generation {replay.generation} --yes",
+                f"{reader} reads {replay.name}, {why}",
+                remedy="Give the same command again; where that was interrupted, before it: "
+                f"{command}",
             )
+
+
+def _about_to_go_live(replay: Replay) -> tuple[str, str, str]:
+    """Return the query that a claimed generation brings, how, and the command that finishes it."""
+    name, generation = replay.name, replay.generation
+    if replay.state is State.ROLLING_BACK:
+        why = f"which is being rolled back to generation {replay.base}, or that was interrupted"
+        return replay.base_text, why, f"penstock replay rollback {name}"
+    why = f"whose generation {generation} is being swapped, or its swap was interrupted"
+    return replay.text, why, f"penstock replay swap {name} --generation {generation} --yes"
 
 
 def _decided(

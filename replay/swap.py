@@ -1,10 +1,10 @@
 """Makes a built generation the table, and takes that back.
 
 Order, and what a crash between the steps leaves:
-0. the claim in the book: nobody cancels the generation, whose files the commit is about to name.
-   Taken before each attempt, given back where the live runner was faster. Behind it the catalog is
-   looked at, by a commit: what is deployed since finds the claim, and is refused where it reads the
-   generation;
+0. the claim (`replay.claims`): in the book, so that nobody cancels the generation, whose files the
+   commit is about to name. Taken before each attempt, given back where the live runner was faster.
+   Behind it the catalog is looked at, by a commit: what is deployed since finds the claim, and is
+   refused where it reads the generation; and the live runner holds still;
 1. one commit on the stable table: files, schema, the old writer closed, the new one at its epoch.
    From here on readers see the new generation, and the live runner, which does not know it yet,
    refuses to write (its generation is closed). So does a build that slept: it is closed next;
@@ -13,13 +13,13 @@ Order, and what a crash between the steps leaves:
 4. the book.
 The same command again finishes what is left: every step sees whether it was done. Nothing needs
 the live runner to stop: a commit of its own in the moment of step 1 makes one of the two fail and
-look again.
+look again. One that runs already when the claim is made may commit once more, and then holds still:
+the first attempt brings the new generation up to where the live one was, the second to where it
+holds still, the third is for what was under way.
 """
 
 from __future__ import annotations
 
-import contextlib
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -28,13 +28,13 @@ from deltalake import DeltaTable
 from kernel import failpoints
 from kernel.errors import Conflict, LeaseLost, NotFound, PenstockError
 from kernel.positions import CLOSED, DeltaVersion, Epoch
-from lake.datasets import schema_of
 from lake.tables import TableAt, kept
 from pipeline.commit.manifest_rows import Projected
 from projections.run.catalog import Entry
 from projections.run.meanings import MIXED
-from replay.book import CLAIM, READY, Replay, ReplayBook, State
-from replay.deployment import hold_place
+from replay.book import READY, Replay, ReplayBook, State
+from replay.claims import claiming
+from replay.deployment import claims_over
 from replay.generations import (
     Cursor,
     build_app,
@@ -45,19 +45,11 @@ from replay.generations import (
     published_version,
     put_back,
 )
-from replay.subject import (
-    Site,
-    anything_new,
-    check_deployable,
-    entry_of,
-    noted_epoch,
-    reads_projections,
-    subject_of,
-)
+from replay.subject import Site, check_deployable, entry_of, reads_projections
+from replay.swap_place import SwapPlace, lacks_input, place_now, refuse_taken_back
 
-ATTEMPTS = 60
-"""Each costs a catch-up over what the live generation committed meanwhile: on a busy machine it may
-win many rounds in a row before the new one gets in between two of its commits."""
+ATTEMPTS = 3
+"""Each costs a catch-up over what the live generation committed meanwhile."""
 
 _GOES_ON = (*READY, State.SWAPPING, State.SWAPPED)
 """A swap goes on from these: another process may have finished it. What was taken back is over."""
@@ -134,10 +126,11 @@ def rollback(site: Site, name: str) -> Swapped:
     with a sink of another one, or with projections that read this one.
     """
     book = ReplayBook(site.lake, site.tables)
-    replay = book.newest(name, State.SWAPPED)
+    # One that is rolling back was left so by a crash, or is taken back by somebody else.
+    replay = book.newest(name, State.SWAPPED, State.ROLLING_BACK)
     entry = entry_of(site, name)
     _refuse_another(entry, replay)
-    epoch = _restored(site, replay)
+    epoch = _restored(site, book, replay)
     failpoints.hit(failpoints.REPLAY_AFTER_SWAP)
     stable = DeltaTable(site.lake.path(f"projection/{name}"))
     version = published_version(stable, replay.base)
@@ -193,34 +186,6 @@ def _refuse_replaced(site: Site, book: ReplayBook, replay: Replay) -> None:
     )
 
 
-def _claimed(site: Site, book: ReplayBook, replay: Replay) -> Replay:
-    """Claim a generation for the commit that follows.
-
-    Raises `Cancelled`, and `Conflict` where another swap has it, or something was deployed since
-    that does not go with its query.
-    """
-    after = (State.SWAPPING,) if replay.state is State.SWAPPING else READY
-    claimed = book.record(replay.now(State.SWAPPING, detail={CLAIM: uuid.uuid4().hex}), after=after)
-    try:
-        hold_place(site, replay.name, replay.text)
-    except PenstockError:
-        _given_back(book, claimed, replay)
-        raise
-    return claimed
-
-
-def _given_back(book: ReplayBook, claimed: Replay, replay: Replay) -> None:
-    """Give a claim back after a commit that was not made, unless another swap took it over.
-
-    What a crash left claimed stays so: whoever left it may still be about to commit.
-    """
-    if replay.state is not State.SWAPPING:
-        with contextlib.suppress(Conflict):
-            claim = str(claimed.detail[CLAIM])
-            now = claimed.now(replay.state, detail=replay.detail)
-            book.record(now, after=(State.SWAPPING,), claim=claim)
-
-
 def _meaning(site: Site, replay: Replay) -> str:
     """Return what made a generation's rows, as its build noted it."""
     runs = site.manifest.history_of(build_app(replay.name, replay.generation))
@@ -228,110 +193,84 @@ def _meaning(site: Site, replay: Replay) -> str:
 
 
 def _published(site: Site, book: ReplayBook, replay: Replay, catch_up: CatchUp) -> Replay:
-    path = site.lake.path(f"projection/{replay.name}")
-    folder = generation_name(replay.name, replay.generation)
-    old = live_app(replay.name, replay.base)
     asked = False
-    for _ in range(ATTEMPTS):
-        book.refuse_moved(replay, after=_GOES_ON)
-        _refuse_replaced(site, book, replay)
-        built = DeltaTable(site.lake.path(folder))
-        site.tables.ensure(path, schema_of(built))
-        stable = DeltaTable(path)
-        swapped = _swapped_at(stable, replay)
-        if swapped is not None:
-            # A swap that was interrupted after its commit.
-            return replay.now(replay.state, epoch=swapped, detail=replay.detail)
-        # A catch-up without new input commits nothing: the book may know better than the table.
-        done = built.transaction_version(build_app(replay.name, replay.generation)) or 0
-        epoch = Epoch(max(done, replay.epoch))
-        replay = replay.now(replay.state, epoch=epoch, detail=replay.detail)
-        live = Epoch(
-            max(
-                stable.transaction_version(old) or 0,
-                noted_epoch(site, replay.name, replay.base) or 0,
-            )
+    with claiming(site, book, State.SWAPPING) as claim:
+        for _ in range(ATTEMPTS):
+            book.refuse_moved(replay, after=_GOES_ON)
+            _refuse_replaced(site, book, replay)
+            place = place_now(site, replay)
+            replay = place.replay
+            if place.swapped:
+                return replay  # A swap that was interrupted after its commit.
+            # What another projection has changes at the epoch where it stands, too: nothing tells.
+            if lacks_input(site, place) or (
+                not asked and reads_projections(site, replay.name, replay.text)
+            ):
+                asked, replay = True, catch_up(replay)
+            claimed = claim.take(replay)
+            try:
+                # The live one may have come further until it saw the claim.
+                place = place_now(site, replay)
+                ahead = place.swapped or lacks_input(site, place)
+            except PenstockError:
+                claim.give_back(claimed, replay)
+                raise
+            replay = place.replay
+            epoch = Epoch(max(place.live, replay.epoch))
+            if not ahead and _committed(place, epoch):
+                return replay.now(replay.state, epoch=epoch, detail=replay.detail)
+            claim.give_back(claimed, replay)
+        raise _too_fast(replay)
+
+
+def _committed(place: SwapPlace, epoch: Epoch) -> bool:
+    """Make a generation that is claimed the table; say whether the live one was not faster."""
+    replay = place.replay
+    failpoints.hit(failpoints.REPLAY_AFTER_CLAIM)
+    folder = generation_name(replay.name, replay.generation)
+    try:
+        publish(
+            place.stable,
+            place.built,
+            folder=folder.removeprefix(f"projection/{replay.name}/"),
+            old=live_app(replay.name, replay.base),
+            new=Cursor(app_id=live_app(replay.name, replay.generation), epoch=epoch),
+            generation=replay.generation,
         )
-        lacks = live > epoch and anything_new(
-            site, subject_of(site, replay.name, replay.text), epoch
-        )
-        # What another projection has changes at the epoch where it stands, too: nothing tells.
-        if lacks or (not asked and reads_projections(site, replay.name, replay.text)):
-            asked, replay = True, catch_up(replay)
-            continue
-        if live > epoch:
-            epoch = live
-            replay = replay.now(replay.state, epoch=epoch, detail=replay.detail)
-        claimed = _claimed(site, book, replay)
-        failpoints.hit(failpoints.REPLAY_AFTER_CLAIM)
-        try:
-            publish(
-                stable,
-                built,
-                folder=folder.removeprefix(f"projection/{replay.name}/"),
-                old=old,
-                new=Cursor(app_id=live_app(replay.name, replay.generation), epoch=epoch),
-                generation=replay.generation,
-            )
-        except LeaseLost:
-            _given_back(book, claimed, replay)
-            continue
-        return replay
-    raise _too_fast(replay)
+    except LeaseLost:
+        return False
+    return True
 
 
-def _swapped_at(stable: DeltaTable, replay: Replay) -> Epoch | None:
-    """Return the epoch of a generation that is the table by its commit already; None before that.
-
-    Raises `Conflict` where the table was taken back from it, or its base is not the table any
-    more: a rollback, or another swap, may have come as far as its commit and no further.
-    """
-    _refuse_taken_back(stable, replay, replay.generation)
-    swapped = stable.transaction_version(live_app(replay.name, replay.generation))
-    if swapped is None and stable.transaction_version(live_app(replay.name, replay.base)) == CLOSED:
-        raise Conflict(
-            f"generation {replay.base} of {replay.name} was replaced by another one than "
-            f"{replay.generation}",
-            remedy=f"Finish what was begun: penstock replay status {replay.name}",
-        )
-    return None if swapped is None else Epoch(swapped)
-
-
-def _refuse_taken_back(stable: DeltaTable, replay: Replay, generation: int) -> None:
-    """Raise `Conflict` where a generation was the table and is not any more."""
-    if stable.transaction_version(live_app(replay.name, generation)) == CLOSED:
-        raise Conflict(
-            f"the table was taken back from generation {generation} of {replay.name} meanwhile",
-            remedy=f"penstock replay status {replay.name}",
-        )
-
-
-def _restored(site: Site, replay: Replay) -> Epoch:
+def _restored(site: Site, book: ReplayBook, replay: Replay) -> Epoch:
     path = site.lake.path(f"projection/{replay.name}")
     new = live_app(replay.name, replay.generation)
     old = live_app(replay.name, replay.base)
-    for _ in range(ATTEMPTS):
-        stable = DeltaTable(path)
-        if stable.transaction_version(new) == CLOSED:
-            return Epoch(stable.transaction_version(old) or 0)
-        # The query of before comes back with its sink, which another projection may have since,
-        # and without columns that another one may read since.
-        check_deployable(site, replay.name, replay.base_text)
-        before = _before(stable, path, replay)
-        epoch = Epoch(before.transaction_version(old) or 0)
-        try:
-            put_back(
-                stable,
-                DeltaVersion(before.version()),
-                old=Cursor(app_id=old, epoch=epoch),
-                new=new,
-                generation=replay.base,
-            )
-        except LeaseLost:
-            continue
-        site.tables.forget(path)
-        return epoch
-    raise _too_fast(replay)
+    with claiming(site, book, State.ROLLING_BACK) as claim:
+        for _ in range(ATTEMPTS):
+            stable = DeltaTable(path)
+            if stable.transaction_version(new) == CLOSED:
+                return Epoch(stable.transaction_version(old) or 0)
+            before = _before(stable, path, replay)
+            epoch = Epoch(before.transaction_version(old) or 0)
+            # The query of before comes back with its sink, which another projection may have since,
+            # and without columns that another one may read since: the claim looks.
+            claimed = claim.take(replay)
+            failpoints.hit(failpoints.REPLAY_AFTER_CLAIM)
+            try:
+                put_back(
+                    stable,
+                    DeltaVersion(before.version()),
+                    old=Cursor(app_id=old, epoch=epoch),
+                    new=new,
+                    generation=replay.base,
+                )
+            except LeaseLost:
+                claim.give_back(claimed, replay)
+                continue
+            site.tables.forget(path)
+            return epoch
+        raise _too_fast(replay)
 
 
 def _before(stable: DeltaTable, path: str, replay: Replay) -> DeltaTable:
@@ -373,11 +312,13 @@ def _go_live(site: Site, replay: Replay, *, generation: int, text: str, include_
     def deployed() -> list[Entry]:
         entry = entry_of(site, replay.name)
         _refuse_another(entry, replay)
+        over = claims_over(site, replay.name)
         if entry.generation == generation:
-            return []
+            return over
         stable = DeltaTable(site.lake.path(f"projection/{replay.name}"))
-        _refuse_taken_back(stable, replay, generation)
-        return [replace(entry, generation=generation, text=text, include_late=include_late)]
+        refuse_taken_back(stable, replay, generation)
+        deploy = replace(entry, generation=generation, text=text, include_late=include_late)
+        return [deploy, *over]
 
     for attempt in range(ATTEMPTS):
         try:

@@ -231,7 +231,7 @@ def rollback_(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption
 
     failpoints.arm_from_environment()
     found = settings.load(workspace)
-    book_of(found, name).newest(name, State.SWAPPED)
+    book_of(found, name).newest(name, State.SWAPPED, State.ROLLING_BACK)
     from replay.swap import rollback
 
     done = rollback(site_of(found, fields=False), name)

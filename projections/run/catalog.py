@@ -3,8 +3,9 @@
 Kinds: `capture` (a captured source: its tables), `slot` (the slot that a captured source reads
 from, and whether it is lost), `source` (a CREATE SOURCE statement), `projection` (a CREATE
 PROJECTION statement and its live generation), `retry` (somebody asked for a held table to be tried
-again now). The command line appends, the pipeline reads:
-neither needs the other to be up. What reads SQL is loaded when statements are read: who only
+again now), `claim` (another generation is about to take a projection's place: it holds still until
+the time that the text is). The command line appends, the pipeline reads: neither needs the other
+to be up. What reads SQL is loaded when statements are read: who only
 changes a status, or asks for a retry, pays nothing for it.
 """
 
@@ -44,8 +45,10 @@ SCHEMA = pa.schema(
 )
 
 CAPTURE, SLOT, SOURCE, PROJECTION = "capture", "slot", "source", "projection"
-RETRY = "retry"
+RETRY, CLAIM = "retry", "claim"
 LIVE, PAUSED, DROPPED, LOST = "live", "paused", "dropped", "lost"
+CLAIMED_FOR = timedelta(minutes=1)
+"""A claim ends after that: whoever made it may have died."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +56,8 @@ class Entry:
     """One deployed thing. `text` is its SQL; of a capture or a slot JSON.
 
     `include_late`: this generation takes rows that came later than their lateness allows.
-    `since` numbers the entry that made the text what it is, whatever it had been before.
+    `since` numbers the entry that made the text what it is, whatever it had been before; `number`
+    is the entry's own.
     """
 
     kind: str
@@ -63,11 +67,15 @@ class Entry:
     text: str
     include_late: bool = False
     since: int = field(default=0, compare=False)
+    number: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """Everything that is deployed at one version of the catalog."""
+    """Everything that is deployed at one version of the catalog.
+
+    `claims` end by themselves; `changed` numbers the newest entry of another kind.
+    """
 
     version: int
     captures: dict[str, dict[str, CapturedTable]]
@@ -75,6 +83,8 @@ class Deployment:
     sources: dict[str, SourceDecl]
     since: dict[str, int] = field(default_factory=dict)
     projections: dict[str, tuple[Entry, ProjectionDecl]]
+    claims: dict[str, datetime] = field(default_factory=dict)
+    changed: int = 0
 
     @property
     def declared(self) -> dict[str, ProjectionDecl]:
@@ -88,6 +98,13 @@ class Deployment:
             for source, tables in self.captures.items()
             for table, captured in tables.items()
         }
+
+    def claimed(self, name: str) -> bool:
+        """Say whether a projection holds still: another generation is about to take its place."""
+        until = self.claims.get(name)
+        left = timedelta(0) if until is None else until - datetime.now(UTC)
+        # Not for ever, whatever clock the claim was made by.
+        return timedelta(0) < left <= 2 * CLAIMED_FOR
 
     @property
     def topics(self) -> dict[str, TopicShape]:
@@ -181,6 +198,7 @@ class DeployedCatalog:
                 text=row["text"],
                 include_late=bool(row["include_late"]),
                 since=before.since if before is not None and same else int(row["entry"]),
+                number=int(row["entry"]),
             )
         return list(newest.values())
 
@@ -304,12 +322,13 @@ class DeployedCatalog:
         version = self.version()
         if self._known is not None and self._known.version == version:
             return self._known
-        live = [entry for entry in self.entries() if entry.status != DROPPED]
+        known = self.entries()
+        live = [entry for entry in known if entry.status != DROPPED]
         sources: dict[str, SourceDecl] = {}
         since: dict[str, int] = {}
         projections: dict[str, tuple[Entry, ProjectionDecl]] = {}
         for entry in live:
-            if entry.kind in (CAPTURE, SLOT, RETRY):
+            if entry.kind in (CAPTURE, SLOT, RETRY, CLAIM):
                 continue
             script = parse_script(entry.text, origin=f"{entry.kind} {entry.name}")
             sources |= {source.name: source for source in script.sources}
@@ -324,6 +343,8 @@ class DeployedCatalog:
             sources=sources,
             since=since,
             projections=projections,
+            claims={e.name: datetime.fromisoformat(e.text) for e in live if e.kind == CLAIM},
+            changed=max((e.number for e in known if e.kind != CLAIM), default=0),
         )
         return self._known
 

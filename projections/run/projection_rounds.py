@@ -253,7 +253,8 @@ class Projecting:
         self._steps += 1
         if self._steps % COMPACT_EVERY == 0:
             kinds = ("projection", "corrections")
-            targets = [f"{kind}/{name}" for name in deployment.projections for kind in kinds]
+            own = [name for name in deployment.projections if not deployment.claimed(name)]
+            targets = [f"{kind}/{name}" for name in own for kind in kinds]
             for name in (*brought.tables, *targets):
                 # A table that cannot be opened is held where it is written, and stops no other.
                 with Attempts().of(name):
@@ -283,7 +284,7 @@ class Projecting:
         entry, decl = deployment.projections[name]
         passed(f"projection {name}")
         state = self.states.setdefault(name, ProjectionState(name))
-        if entry.status != LIVE or state.epoch >= up_to:
+        if entry.status != LIVE or state.epoch >= up_to or deployment.claimed(name):
             return False
         target = live_target(self._lake, name, entry.generation, include_late=entry.include_late)
         state.due_at = time.monotonic() + decl.freshness.total_seconds()
@@ -315,12 +316,19 @@ class Projecting:
     def _due(self, name: str) -> bool:
         return time.monotonic() >= self.states[name].due_at
 
-    def _behind(self, made: Plan, deployment: Deployment, up_to: Epoch) -> tuple[bool, str] | None:
-        """Say which projection that a plan reads is not at an epoch, and if that will last."""
+    def _behind(
+        self, made: Plan, deployment: Deployment, up_to: Epoch
+    ) -> tuple[bool, str | None] | None:
+        """Say which projection that a plan reads is not at an epoch, and if that will last.
+
+        Of one whose place is about to be taken nothing is said: it takes seconds.
+        """
         for name in read_by(made):
             other = self.states.get(name)
             if other is not None and other.epoch >= up_to:
                 continue
+            if deployment.claimed(name):
+                return False, None
             entry = deployment.projections.get(name)
             if entry is not None and entry[0].status == PAUSED:
                 fix = f"penstock projection resume {name}"
@@ -353,22 +361,26 @@ class Projecting:
             return None
 
     def _current_deployment(self) -> Deployment:
-        if self._deployment is None or self._deployment.version != self._deployed.version():
-            self._deployment = self._deployed.deployment()
-            self._kept_plans.keep_only(self._deployment.projections)
-            gone = set(self.states) - set(self._deployment.projections)
-            for name in gone:
-                del self.states[name]
-                self._triggering.forget(name)
-            for state in self.states.values():
-                state.epoch, state.due_at = 0, 0.0
-            self._projector.keep_only(
-                live_target(self._lake, name, entry.generation)
-                for name, (entry, _) in self._deployment.projections.items()
-                if entry.status == LIVE
-            )
-            self._derived.try_now()
-        return self._deployment
+        known = self._deployment
+        if known is not None and known.version == self._deployed.version():
+            return known
+        self._deployment = now = self._deployed.deployment()
+        if known is not None and known.changed == now.changed:
+            return now  # A claim, which changes nothing for the others.
+        self._kept_plans.keep_only(now.projections)
+        gone = set(self.states) - set(now.projections)
+        for name in gone:
+            del self.states[name]
+            self._triggering.forget(name)
+        for state in self.states.values():
+            state.epoch, state.due_at = 0, 0.0
+        self._projector.keep_only(
+            live_target(self._lake, name, entry.generation)
+            for name, (entry, _) in now.projections.items()
+            if entry.status == LIVE
+        )
+        self._derived.try_now()
+        return now
 
     def _catalog(self, deployment: Deployment, brought: Brought) -> LakeCatalog:
         return LakeCatalog(

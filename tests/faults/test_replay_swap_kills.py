@@ -80,13 +80,15 @@ def test_p10_a_swap_whose_process_is_killed_is_finished_by_the_same_command(
 
 
 @pytest.mark.matrix
+@pytest.mark.parametrize(
+    ("at", "built"), [(failpoints.REPLAY_AFTER_CLAIM, True), (failpoints.REPLAY_AFTER_SWAP, False)]
+)
 def test_p10_a_rollback_whose_process_is_killed_is_finished_by_the_same_command(
-    made: HandMade,
+    made: HandMade, at: str, built: bool
 ) -> None:
     assert replaying(made, "swap").wait(180) == 0
-    armed = f"{failpoints.REPLAY_AFTER_SWAP}=kill"
-    assert replaying(made, "rollback", armed).wait(180) == -signal.SIGKILL
-    assert shown(made) == (["one", "two"], False)
+    assert replaying(made, "rollback", f"{at}=kill").wait(180) == -signal.SIGKILL
+    assert (state(made), shown(made)) == (State.ROLLING_BACK, (["one", "two"], built))
     assert replaying(made, "rollback").wait(180) == 0
     assert (state(made), shown(made)) == (State.ROLLED_BACK, (["one", "two"], False))
 

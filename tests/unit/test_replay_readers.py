@@ -181,3 +181,34 @@ def test_a_claim_whose_place_was_taken_keeps_nobody_back(made: HandMade) -> None
     (entry,) = (each for each in made.deployed.entries() if each.name == NAME)
     made.deployed.decide(lambda: [replace(entry, generation=3)])
     assert deployment.apply(made.site, [], wider)[0].outcome is deployment.Outcome.CREATED
+
+
+def test_a_reader_that_was_decided_on_before_a_rollback_is_decided_on_anew_behind_its_claim(
+    made: HandMade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rollback dies when its commit is there: the catalog still has the query that goes."""
+    build(made, WIDER, live=PLAIN)
+    swap_in(made)
+    reader = parse_script(READER.format(column="more")).projections
+    decided, met = deployment._decided, list[int]()
+
+    def amid(*arguments: Any) -> object:
+        found = decided(*arguments)
+        if not met:
+            met.append(version(made))
+            failpoints.arm(failpoints.REPLAY_AFTER_SWAP)
+            with pytest.raises(failpoints.Crash):
+                rollback(made.site, NAME)
+            failpoints.disarm()
+        return found
+
+    monkeypatch.setattr(deployment, "_decided", amid)
+    with pytest.raises(Conflict, match="which is being rolled back to generation 1") as told:
+        deployment.apply(made.site, [], reader)
+    assert f"penstock replay rollback {NAME}" in str(told.value.remedy)
+    assert version(made) > met[0]
+    (left,) = ReplayBook(made.lake, Tables()).of(NAME)
+    assert left.state is State.ROLLING_BACK
+    assert rollback(made.site, NAME).generation == 1
+    with pytest.raises(InvalidRequest):
+        deployment.apply(made.site, [], reader)

@@ -1,0 +1,83 @@
+"""A projection's table and a generation that is built to become it, as they are at one look."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from deltalake import DeltaTable
+
+from kernel.errors import Conflict
+from kernel.positions import CLOSED, Epoch
+from lake.datasets import schema_of
+from replay.book import Replay
+from replay.generations import build_app, generation_name, live_app
+from replay.subject import Site, anything_new, noted_epoch, subject_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwapPlace:
+    """What is to be swapped: `replay` has the epoch of the built table, `live` is the live one's.
+
+    `swapped`: the generation is the table by its commit already.
+    """
+
+    stable: DeltaTable
+    built: DeltaTable
+    replay: Replay
+    live: Epoch
+    swapped: bool
+
+
+def place_now(site: Site, replay: Replay) -> SwapPlace:
+    """Look at the table and at a generation that is built.
+
+    Raises `Conflict` where the table was taken back from it, or its base is not the table any
+    more: a rollback, or another swap, may have come as far as its commit and no further.
+    """
+    path = site.lake.path(f"projection/{replay.name}")
+    built = DeltaTable(site.lake.path(generation_name(replay.name, replay.generation)))
+    site.tables.ensure(path, schema_of(built))
+    stable = DeltaTable(path)
+    swapped = _swapped_at(stable, replay)
+    # A catch-up without new input commits nothing: the book may know better than the table.
+    done = built.transaction_version(build_app(replay.name, replay.generation)) or 0
+    epoch = Epoch(max(done, replay.epoch)) if swapped is None else swapped
+    noted = noted_epoch(site, replay.name, replay.base) or 0
+    live = max(stable.transaction_version(live_app(replay.name, replay.base)) or 0, noted)
+    return SwapPlace(
+        stable=stable,
+        built=built,
+        replay=replay.now(replay.state, epoch=epoch, detail=replay.detail),
+        live=Epoch(live),
+        swapped=swapped is not None,
+    )
+
+
+def lacks_input(site: Site, place: SwapPlace) -> bool:
+    """Say whether the live generation is ahead by input that the built one has not."""
+    replay = place.replay
+    return place.live > replay.epoch and anything_new(
+        site, subject_of(site, replay.name, replay.text), replay.epoch
+    )
+
+
+def refuse_taken_back(stable: DeltaTable, replay: Replay, generation: int) -> None:
+    """Raise `Conflict` where a generation was the table and is not any more."""
+    if stable.transaction_version(live_app(replay.name, generation)) == CLOSED:
+        raise Conflict(
+            f"the table was taken back from generation {generation} of {replay.name} meanwhile",
+            remedy=f"penstock replay status {replay.name}",
+        )
+
+
+def _swapped_at(stable: DeltaTable, replay: Replay) -> Epoch | None:
+    """Return the epoch of a generation that is the table by its commit already; None before."""
+    refuse_taken_back(stable, replay, replay.generation)
+    swapped = stable.transaction_version(live_app(replay.name, replay.generation))
+    if swapped is None and stable.transaction_version(live_app(replay.name, replay.base)) == CLOSED:
+        raise Conflict(
+            f"generation {replay.base} of {replay.name} was replaced by another one than "
+            f"{replay.generation}",
+            remedy=f"Finish what was begun: penstock replay status {replay.name}",
+        )
+    return None if swapped is None else Epoch(swapped)
