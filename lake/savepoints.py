@@ -261,7 +261,8 @@ class SavepointBook:
     def _remove_orphans(self, savepoint: Savepoint) -> int:
         """Remove the files of a savepoint that no version and no other savepoint knows of.
 
-        What a table's log remembers as removed is left to the vacuum of the table.
+        What a table's log remembers as removed is left to the vacuum of the table, and what lies in
+        generations to who looks after these: an older version may need it.
         """
         removed = 0
         for table in self.tables_of(savepoint):
@@ -271,7 +272,7 @@ class SavepointBook:
             except (DeltaError, OSError) as error:
                 log.warning("files of savepoint %s stay in %s: %s", savepoint.name, root, error)
                 continue
-            left = {*table.sizes} - known
+            left = {path for path in {*table.sizes} - known if not path.startswith("_gen/")}
             files, place = storage.place_of(root)
             there = [p for p in left if files.get_file_info(f"{place}/{p}").type.name == "File"]
             removed += len(self.remove(root, there))

@@ -142,6 +142,12 @@ class ReplayBook:
                 told[replay.epoch] = replay
         return [told[epoch] for epoch in sorted(told)]
 
+    def swaps(self, name: str) -> list[Replay]:
+        """Return the rows by which each swap and rollback of a projection was done, ascending."""
+        done = (State.SWAPPED, State.ROLLED_BACK)
+        rows = (_replay(row) for row in self._rows() if row["name"] == name)
+        return [replay for replay in rows if replay.state in done]
+
     def _rows(self) -> list[dict[str, Any]]:
         # Opened anew: the thread that shows progress reads here, too.
         return SmallTables().select(self._path, "SELECT * FROM rows ORDER BY entry")

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from datetime import timedelta
 from functools import partial
 
 from pyspark.sql import SparkSession
@@ -24,6 +23,7 @@ from apps.pipeline.lag import LagWatch
 from apps.pipeline.metrics import PipelineMetrics
 from apps.pipeline.neighbours import neighbours_of
 from apps.pipeline.routing import router_of
+from apps.pipeline.upkeep import upkeep_of
 from apps.pipeline.watchdog import Looping, Watchdog, end_process, watchdog_of
 from apps.settings import Settings
 from cdc.copies.table_copier import TableCopier
@@ -38,12 +38,10 @@ from lake.layout import Lake
 from lake.sessions import answers, fit_to_cores, spark_signs
 from lake.space import SpaceGuard
 from lake.tables import Tables
-from lake.upkeep.compaction import Upkeep
 from lake.upkeep.spark_compaction import SparkCompaction
 from pipeline.commit.ingest import Ingest
 from pipeline.commit.manifest import Manifest
 from pipeline.commit.manifest_rows import Committed
-from pipeline.commit.retention import derived_names, forget_old
 from pipeline.commit.retries import Patience
 from pipeline.current.bucketed_merge import large_merge
 from pipeline.current.merging import MergeBeside
@@ -96,15 +94,7 @@ class Pipeline:
         self._executor = executor_choice(settings, settings.text("spark.master"))
         self._executors = self._executor.executors(SparkTasks(spark))
         large = self._executor.large_compaction(SparkCompaction(spark))
-        retention = timedelta(days=settings.number("lake.retention_days"))
-        self._upkeep = Upkeep(
-            self._lake,
-            retention=retention,
-            current_bytes=settings.number("lake.current_retention_bytes"),
-            derived=partial(derived_names, self._lake),
-            prune=partial(forget_old, self._lake, retention=retention),
-            large=large,
-        )
+        self._upkeep = upkeep_of(settings, self._lake, large)
         self._topic_heads = TopicHeads(self._topics)
         site = capture_site(settings)
         self._lag = LagWatch(heads, SourceHeads(site, self._topics), self._topic_heads, metrics)
