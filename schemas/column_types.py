@@ -7,7 +7,6 @@ and are read by `schemas.pg_text`; `docs/reference/capture-types.md` lists all.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -25,6 +24,7 @@ from schemas.pg_exact import ExactReading
 from schemas.pg_moments import MICROS_MAX, MICROS_MIN, time_text
 from schemas.pg_text import read_column
 from schemas.pg_types import LOCAL_MICROS, UTC_MICROS, SourceColumn, lake_type
+from schemas.union_texts import json_text, union_text
 
 Convert = Callable[[Any], Any]
 Build = Callable[[list[Any]], pa.Array]
@@ -144,7 +144,7 @@ def _reference(name: str, named: dict[str, Any]) -> ColumnType:
     if found is None:
         raise SchemaViolation(f"Avro type {name!r} is not defined in the schema")
     if found is _OPEN:
-        return ColumnType(pa.string(), _json_text)
+        return ColumnType(pa.string(), json_text)
     return column_type(found, named)
 
 
@@ -156,7 +156,7 @@ def _union(branches: list[Any], named: dict[str, Any]) -> ColumnType:
         return column_type(rest[0], named)
     for branch in rest:
         column_type(branch, named)  # What it defines may be referred to by later fields.
-    return ColumnType(pa.string(), _text_of_any)
+    return ColumnType(pa.string(), union_text(branches, named, column_type))
 
 
 def _structural(avro: Mapping[str, Any], named: dict[str, Any]) -> ColumnType:
@@ -265,19 +265,6 @@ def _each_pair(convert: Convert | None) -> Convert:
     if convert is None:
         return lambda values: list(values.items())
     return lambda values: [(k, None if v is None else convert(v)) for k, v in values.items()]
-
-
-def _text_of_any(value: Any) -> str:
-    """Return a value of a union: a text is itself, as it was while the field was but text."""
-    return value if isinstance(value, str) else _json_text(value)
-
-
-def _json_text(value: Any) -> str:
-    return json.dumps(value, default=_json_default, separators=(",", ":"))
-
-
-def _json_default(value: Any) -> str:
-    return value.hex() if isinstance(value, bytes) else str(value)
 
 
 def _date(_: Mapping[str, Any]) -> ColumnType:

@@ -24,6 +24,7 @@ from schemas.debezium import PLACEHOLDER, UNCHANGED, Unchanged, is_unchanged
 from schemas.field_names import parsed
 from schemas.lake_columns import captured_columns, event_columns
 from schemas.pg_exact import EXACT, exact_texts, with_exact
+from schemas.union_texts import with_branches
 from schemas.wire import HEADER_BYTES, UNREADABLE
 
 __all__ = [
@@ -137,10 +138,10 @@ def decode_rows(
         return _with_left(pa.Table.from_arrays(columns, schema=_with_present(shape)), quick.left)
     framed = binary.to_pylist()
     if part in ("self", "event"):
-        parser = _parser(schema_json)
+        parser = _rows_parser(schema_json)
         rows = [None if item is None else _read(item, parser) for item in framed]
     else:
-        parser = _parser(schema_json, part)
+        parser = _rows_parser(schema_json, part)
         rows = [None if item is None else _read(item, parser)[part] for item in framed]
     # Only a captured row has the mark: elsewhere a text that is equal to it is that text.
     image = part in ("before", "after")
@@ -274,13 +275,21 @@ def _read(framed: bytes, parser: Any) -> Any:
 
 
 @lru_cache(maxsize=4096)
-def _parser(schema_json: str, last_field: str | None = None) -> Any:
+def _parser(schema_json: str) -> Any:
+    try:
+        return fastavro.parse_schema(_bare(parsed(schema_json)))
+    except (ValueError, fastavro.schema.SchemaParseException) as error:
+        raise SchemaViolation(f"not an Avro schema: {error}") from error
+
+
+@lru_cache(maxsize=4096)
+def _rows_parser(schema_json: str, last_field: str | None = None) -> Any:
     """Prepare reading a schema, up to `last_field` only: Avro has no marks between fields.
 
     The row images come first in an envelope; what follows them costs more than a row.
     """
     try:
-        schema = _bare(parsed(schema_json))
+        schema = with_branches(_bare(parsed(schema_json)))
         if last_field is not None:
             names = [field["name"] for field in schema["fields"]]
             schema["fields"] = schema["fields"][: names.index(last_field) + 1]

@@ -224,3 +224,68 @@ def test_a_text_of_a_union_is_itself_and_all_else_is_json(
     written, framed = record_of(schema, {"f0": value, "f1": {"n": 2}})
     rows = decode_rows([framed] * count, written, "event").drop_columns([PRESENT])
     assert rows.to_pylist() == [{"f0": text, "f1": {"n": 2}}] * count
+
+
+def meant(kind: str, meaning: str, **further: object) -> dict[str, object]:
+    return {"type": kind, "logicalType": meaning, **further}
+
+
+AMOUNT = meant("fixed", "decimal", name="a.Amount", size=2, precision=4, scale=2)
+AT = {
+    "type": "record",
+    "name": "a.At",
+    "fields": [
+        {"name": "at", "type": meant("long", "local-timestamp-micros")},
+        {"name": "next", "type": ["null", "a.At"]},
+    ],
+}
+MEANT = [
+    (["null", "string", meant("long", "timestamp-millis")], 250, "1970-01-01T00:00:00.250000Z"),
+    ([meant("int", "date"), "long"], ("int", 1), "1970-01-02"),
+    ([meant("int", "date"), "long"], ("long", 1), "1"),
+    (["int", meant("long", "timestamp-micros")], ("long", 1), "1970-01-01T00:00:00.000001Z"),
+    (["string", meant("int", "time-millis")], 1500, "00:00:01.5"),
+    (["string", meant("bytes", "decimal", precision=4, scale=2)], b"\x96", "-1.06"),
+    (["bytes", AMOUNT], ("a.Amount", b"\x00\x96"), "1.50"),
+    (["bytes", AMOUNT], ("bytes", b"\x00\x96"), '"0096"'),
+    (
+        ["string", {"type": "array", "items": ["string", meant("int", "date")]}],
+        [0],
+        '["1970-01-01"]',
+    ),
+    (["long", {"type": "map", "values": AMOUNT}], {"b": b"\x00\x96"}, '{"b":"1.50"}'),
+    (["long", AT], {"at": 0, "next": None}, '{"at":"1970-01-01T00:00:00","next":null}'),
+    (
+        ["long", AT],
+        {"at": 0, "next": {"at": 1_000_000, "next": None}},
+        '{"at":"1970-01-01T00:00:00","next":{"at":"1970-01-01T00:00:01","next":null}}',
+    ),
+]
+
+
+@pytest.mark.parametrize("count", [1, FEW + 2], ids=["row by row", "side by side"])
+@pytest.mark.parametrize(("union", "value", "text"), MEANT)
+def test_what_a_union_holds_is_shown_by_the_type_that_it_is_of(
+    union: list[object], value: object, text: str, count: int
+) -> None:
+    fields = [{"name": "v", "type": union}, {"name": "w", "type": "string"}]
+    schema = {"type": "record", "name": "T", "fields": fields}
+    bare = json.loads(json.dumps(schema), object_hook=without_meaning)
+    _, framed = record_of(bare, {"v": value, "w": "behind"})
+    rows = decode_rows([framed] * count, json.dumps(schema), "event").drop_columns([PRESENT])
+    assert rows.to_pylist() == [{"v": text, "w": "behind"}] * count
+
+
+def without_meaning(found: dict[str, object]) -> dict[str, object]:
+    return {name: value for name, value in found.items() if name != "logicalType"}
+
+
+def test_a_union_within_a_record_within_itself_is_what_was_written() -> None:
+    fields = [
+        {"name": "next", "type": ["null", "T"]},
+        {"name": "v", "type": ["null", "long", "string"]},
+    ]
+    schema = {"type": "record", "name": "T", "fields": fields}
+    text, framed = record_of(schema, {"next": {"next": None, "v": 7}, "v": 8})
+    (row,) = decode_rows([framed], text, "event").drop_columns([PRESENT]).to_pylist()
+    assert row == {"next": '{"next":null,"v":7}', "v": "8"}
