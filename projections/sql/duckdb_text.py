@@ -16,7 +16,7 @@ from projections.sql.decimals import FLOATING, digits_of
 from projections.sql.durations import duration_of, in_us
 from projections.sql.expressions import never_fails, render
 from projections.sql.functions import function_of
-from projections.sql.scalar import WHOLE
+from projections.sql.scalar import WHOLE, is_null
 from projections.sql.scalars import scalar_of
 from projections.sql.time_formats import FIELDS, YEAR, format_parts, moment_formatted
 from projections.sql.tree import Call, Function
@@ -246,6 +246,8 @@ class _Expressions:
             sign = _SIGNS[type(node)]
             us = in_us(length) if length is not None else 0
             return f"make_timestamp(epoch_us({self.text(left)}) {sign} {us})"
+        if isinstance(node, exp.Is | exp.NullSafeEQ) and isinstance(right, exp.Null):
+            return f"({is_null(left, self.text(left))})"
         written = self._compared if isinstance(node, _COMPARISONS) else self.text
         return f"({written(left)} {_SIGNS[type(node)]} {written(right)})"
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
+from projections.sql.expressions import never_fails
+
 TypeOf = Callable[[exp.Expr], str]
 WHOLE = ("INT", "BIGINT")
 TEXT = "STRING"
@@ -41,6 +43,14 @@ def quoted(text: str) -> str:
 def form(gives: str, template: str, *parts: exp.Expr) -> Scalar:
     """Return a call whose words are a template with the places {0}, {1} for its arguments."""
     return Scalar(gives, parts, lambda words: template.format(*words))
+
+
+def is_null(node: exp.Expr, words: str) -> str:
+    """Write in DuckDB's words that a value is NULL.
+
+    Of what it knows never to be NULL it computes nothing, though it may be an error.
+    """
+    return f"{words} IS NULL" if never_fails(node) else f"CAST({words} AS VARCHAR) IS NULL"
 
 
 def literal_text(node: exp.Expr | None) -> str | None:

@@ -10,7 +10,16 @@ from collections.abc import Mapping
 from sqlglot import exp
 
 from projections.sql.decimals import common_type, digits_of
-from projections.sql.scalar import TEXT, WHOLE, Rule, Scalar, TypeOf, form, literal_number
+from projections.sql.scalar import (
+    TEXT,
+    WHOLE,
+    Rule,
+    Scalar,
+    TypeOf,
+    form,
+    is_null,
+    literal_number,
+)
 
 _PLAIN_DOUBLES = {*WHOLE, "DOUBLE"}
 
@@ -95,8 +104,9 @@ def _positive_modulo(node: exp.Expr, types: TypeOf) -> Scalar | None:
 
 def _null(node: exp.Expr, types: TypeOf) -> Scalar | None:
     (part,) = node.expressions
-    word = "IS NULL" if node.name.lower() == "isnull" else "IS NOT NULL"
-    return form("BOOLEAN", f"({{0}} {word})", part) if types(part) else None
+    word = "" if node.name.lower() == "isnull" else "NOT "
+    words = f"({word}({is_null(part, '{0}')}))"
+    return form("BOOLEAN", words, part) if types(part) else None
 
 
 def _zero_if_null(node: exp.Expr, types: TypeOf) -> Scalar | None:
@@ -112,7 +122,7 @@ def _second_if_known(node: exp.Expr, types: TypeOf) -> Scalar | None:
     if not gives or not types(parts[0]):
         return None
     kind = "VARCHAR" if gives == TEXT else gives
-    words = "CASE WHEN {0} IS NOT NULL THEN {1} ELSE {2} END"
+    words = f"CASE WHEN {is_null(parts[0], '{0}')} THEN {{2}} ELSE {{1}} END"
     return form(gives, f"CAST({words} AS {kind})", *parts)
 
 

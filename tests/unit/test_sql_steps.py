@@ -153,10 +153,20 @@ OTHERS = [
     "CASE delay + 2147483647 WHEN 3 THEN 1 ELSE 0 END",
     "CASE 3 WHEN delay + 2147483647 THEN 1 ELSE 0 END",
 ]
+ASKED_FOR_NULL = [
+    *(
+        "delay + 2147483647 IS NULL",
+        "delay * 2147483647 IS NOT NULL",
+        "isnull(-delay - 2147483647)",
+    ),
+    *("isnotnull(delay + 2147483647)", "nvl2(delay + 2147483647, 1, 2)"),
+    "delay + 2147483647 <=> NULL",
+]
 
 
 @pytest.mark.parametrize(
-    "value", ["position / delay", "position % delay", *OVERFLOWS, *COMPARED, *OTHERS]
+    "value",
+    ["position / delay", "position % delay", *OVERFLOWS, *COMPARED, *OTHERS, *ASKED_FOR_NULL],
 )
 def test_what_spark_refuses_in_a_row_is_refused_here_too(value: str) -> None:
     found = made(f"SELECT flight, {value} AS v FROM (SELECT flight, position, delay {FROM}) x")
