@@ -254,10 +254,7 @@ def _taken(taken: Taken, matched: Sequence[tuple[str, Row]]) -> Any:
     if taken.take in (Take.FIRST, Take.LAST):
         rows = rows[:1] if taken.take is Take.FIRST else rows[-1:]
     if taken.failed is not None and any(row[taken.failed] for row in rows):
-        raise InvalidRequest(
-            "a division by zero, or a text that a cast cannot read, in an aggregate of a pattern",
-            remedy="Let the variable's condition keep such rows out.",
-        )
+        raise _failure()
     values = [row[taken.column] for row in rows]
     if taken.take in (Take.FIRST, Take.LAST):
         return values[0] if values else None
@@ -279,8 +276,7 @@ def _compiled(formula: Formula) -> _Condition:
             constant = formula.value
             return lambda bound: constant
         case Field():
-            name = formula.column
-            return lambda bound: bound.row[name]
+            return _of_row(formula.column, formula.failed)
         case Taken():
             return lambda bound: _taken(formula, _rows(bound))
         case FormulaOperation():
@@ -291,6 +287,26 @@ def _compiled(formula: Formula) -> _Condition:
                 return _first_known(parts)
             operator = OPERATORS[formula.sign]
             return lambda bound: operator(*(part(bound) for part in parts))
+
+
+def _of_row(name: str, failed: str | None) -> _Condition:
+    if failed is None:
+        return lambda bound: bound.row[name]
+
+    def known(bound: _Bound) -> Any:
+        if bound.row[failed]:
+            raise _failure()
+        return bound.row[name]
+
+    return known
+
+
+def _failure() -> InvalidRequest:
+    return InvalidRequest(
+        "a division by zero, a number that is too large, or a value that a cast cannot read, in a "
+        "pattern",
+        remedy="Let conditions before it keep such rows out: A.n <> 0 AND 10 / A.n > 1.",
+    )
 
 
 def _connected(one: _Condition, other: _Condition, *, decides: bool) -> _Condition:

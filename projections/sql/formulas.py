@@ -33,9 +33,10 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A column of the row that is looked at."""
+    """A column of the row that is looked at. `failed` is as in `Taken`."""
 
     column: str
+    failed: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,5 +147,5 @@ def columns_of(formula: Formula) -> set[str]:
     """Return the columns that a formula reads."""
     parts = [*parts_of(formula)]
     found = {part.column for part in parts if isinstance(part, Field | Taken)}
-    found |= {part.failed for part in parts if isinstance(part, Taken)}
+    found |= {part.failed for part in parts if isinstance(part, Field | Taken)}
     return {column for column in found if column is not None}

@@ -92,6 +92,7 @@ class _Reader:
     rows: dict[str, Computed] = field(default_factory=dict)
     arguments: list[Computed] = field(default_factory=list)
     neighbours: dict[str, Call] = field(default_factory=dict)
+    failing: dict[str, str] = field(default_factory=dict)
     picks: dict[Taken, Pick] = field(default_factory=dict)
     known: frozenset[str] = frozenset()
 
@@ -152,12 +153,18 @@ class _Reader:
         self.names.knows(_AT, made.type)
         return made
 
-    def _row(self, node: exp.Expr, own: str | None, unless: Sequence[exp.Expr] = ()) -> str:
+    def _row(
+        self, node: exp.Expr, own: str | None, unless: Sequence[exp.Expr] = ()
+    ) -> tuple[str, str | None]:
         """Return the column that an expression over one row is; `own` is the row's variable.
 
-        Where one of `unless` is true of the row, the expression may be an error and is not asked.
+        Beside it the one that says where it is an error, None where it never is. Where one of
+        `unless` is true of the row, the expression is not asked.
         """
-        return self._kept(self._flat(_asked(node, unless), own), offset_of(node, self.clause.at))
+        at = offset_of(node, self.clause.at)
+        flat = self._flat(_asked(node, unless), own)
+        value, failed = tried(flat, self.names.type_of, self.failing)
+        return self._kept(value, at), None if failed is None else self._kept(failed, at)
 
     def _flat(self, node: exp.Expr, own: str | None) -> exp.Expr:
         """Return an expression over one row as one over the columns of the rows below."""
@@ -204,9 +211,17 @@ class _Reader:
                 at=at,
                 fix="Write PREV(x) or PREV(x, 2).",
             )
-        text = same_text(found)
+        value, failed = tried(found.expressions[0], self.names.type_of, {})
+        name = self._beside(found, value, int(offset.name), at)
+        if failed is not None:
+            self.failing[name] = self._beside(found, failed, int(offset.name), at)
+        return column(name)
+
+    def _beside(self, found: exp.Expr, value: exp.Expr, offset: int, at: int) -> str:
+        """Return the column that has a value of the row so many rows before or behind."""
+        text = f"{found.name.upper()} {offset} {same_text(value)}"
         if text not in self.neighbours:
-            argument = self.names.computed(f"__a{len(self.arguments)}", found.expressions[0])
+            argument = self.names.computed(f"__a{len(self.arguments)}", value)
             self._simple(argument.type, at)
             self.arguments.append(argument)
             self.neighbours[text] = Call(
@@ -215,10 +230,10 @@ class _Reader:
                 argument=argument.name,
                 kind=argument.type,
                 type=argument.type,
-                offset=int(offset.name),
+                offset=offset,
             )
             self.names.knows(self.neighbours[text].name, argument.type)
-        return column(self.neighbours[text].name)
+        return self.neighbours[text].name
 
     def _truth(self, define: Named) -> Formula:
         made = self._condition(define.expression, define.name)
@@ -254,7 +269,7 @@ class _Reader:
         if isinstance(node, exp.Interval) and (length := duration_of(node)):
             return FormulaOperation("length", (Value(in_us(length)),))
         if not self._refers(node, own):
-            return Field(self._row(node, own, unless))
+            return Field(*self._row(node, own, unless))
         if isinstance(node, (exp.Column, *_TAKES)):
             return self._taken(node)
         return self._operation(node, own, unless)
@@ -314,7 +329,7 @@ class _Reader:
         at = offset_of(node, self.clause.at)
         if isinstance(node, exp.Column):
             variable = self._variable(node)
-            return Taken(Take.LAST, variable, self._row(node, variable))
+            return Taken(Take.LAST, variable, *self._row(node, variable))
         inner = node.this
         used = {self._variable(found) for found in inner.find_all(exp.Column)} - {None}
         if isinstance(inner, exp.Distinct) or len(used) > 1 or self._nested(inner):
@@ -326,9 +341,7 @@ class _Reader:
         variable = next(iter(used), None)
         if isinstance(inner, exp.Star) or isinstance(getattr(inner, "this", None), exp.Star):
             return Taken(Take.COUNT, variable, None)
-        value, failed = tried(self._flat(inner, variable), self.names.type_of)
-        beside = None if failed is None else self._kept(failed, at)
-        return Taken(_TAKES[type(node)], variable, self._kept(value, at), beside)
+        return Taken(_TAKES[type(node)], variable, *self._row(inner, variable))
 
     def _nested(self, inner: exp.Expr) -> bool:
         return any(isinstance(found, exp.AggFunc) for found in inner.walk())

@@ -34,7 +34,7 @@ def _cast(node: exp.Expr, types: TypeOf) -> Scalar | None:
     tries = bool(node.args.get("safe"))
     if source == TEXT:
         return _of_text(inner, target, tries=tries)
-    words = None if tries else _words(source, target)
+    words = _tried_words(source, target) if tries else _words(source, target)
     return form(target, words, inner) if words is not None else None
 
 
@@ -72,6 +72,14 @@ def _words(source: str, target: str) -> str | None:
             return "CAST({0} AS DOUBLE)" if small else f"spark_double({text})"
         case _:
             return None
+
+
+def _tried_words(source: str, target: str) -> str | None:
+    """Return a cast that gives NULL for a number that does not fit."""
+    exact = source in _NARROW or source.startswith("DECIMAL")
+    fits = target in _NARROW or target.startswith("DECIMAL")
+    words = _words(source, target) if exact and fits else None
+    return None if words is None else f"TRY_{words}"
 
 
 def _to_whole(source: str, target: str) -> str | None:

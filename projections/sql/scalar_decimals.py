@@ -53,7 +53,9 @@ def _size(side: exp.Expr, kind: str) -> Size | None:
 
 def _room(node: exp.Expr, ours: Size, theirs: Size) -> Size:
     if isinstance(node, exp.Mul):
-        return ours[0] + theirs[0] + 1, ours[1] + theirs[1]
+        size, scale = ours[0] + theirs[0] + 1, ours[1] + theirs[1]
+        # A product needs one digit less than Spark gives it; without a fraction it is spared.
+        return (MOST_DIGITS, 0) if (size, scale) == (MOST_DIGITS + 1, 0) else (size, scale)
     scale = max(ours[1], theirs[1])
     return max(ours[0] - ours[1], theirs[0] - theirs[1]) + scale + 1, scale
 

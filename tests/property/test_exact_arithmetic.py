@@ -66,6 +66,7 @@ def sizes(draw: st.DrawFn) -> tuple[int, int]:
 @example(left=(19, 2), right=(18, 2), sign="*")
 @example(left=(18, 0), right=(18, 18), sign="+")
 @example(left=(18, 2), right=(18, 2), sign="-")
+@example(left=(19, 0), right=(19, 0), sign="*")
 @given(left=sizes(), right=sizes(), sign=st.sampled_from("+-*"))
 def test_decimals_have_room_for_every_result(
     engine: duckdb.DuckDBPyConnection, left: tuple[int, int], right: tuple[int, int], sign: str

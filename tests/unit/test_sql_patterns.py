@@ -218,10 +218,70 @@ def test_what_an_aggregate_is_over_is_asked_of_the_rows_of_its_variable(
 
 @pytest.mark.parametrize("value", ["10 / A.n", "10 % A.n", "CAST(A.word AS INT)"])
 def test_an_error_in_a_row_that_an_aggregate_takes_is_raised(value: str) -> None:
-    with pytest.raises(ContractViolation, match="a division by zero, or a text that a cast"):
+    with pytest.raises(
+        ContractViolation, match="a division by zero, a number that is too large, or"
+    ):
         _matched(
             f"CAST(SUM({value}) AS INT) AS n", "PATTERN (A A) DEFINE A AS A.n >= 0", ("0", "1")
         )
+
+
+ASKED = [
+    "10 / A.n > 1",
+    "A.word <> 'x' AND 10 / A.n > 1",
+    "A.n > 5 OR 10 / A.n > 1",
+    "NOT (10 % A.n > 1)",
+    "CASE WHEN A.ratio < 5 THEN 10 / A.n > 1 END",
+    "CASE A.word WHEN 'x' THEN false ELSE 10 DIV A.n > 1 END",
+    "CASE WHEN 10 / A.n > 20 THEN false ELSE true END",
+    "if(A.n < 5, 10 / A.n, 0) > 1",
+    "nvl2(A.word, 10 / A.n, 0) > 1",
+    "coalesce(nullif(A.word, 'none') = 'x', 10 / A.n > 1, true) IS NOT NULL AND 10 / A.n > 1",
+    "A.n BETWEEN 0 AND 10 DIV A.n",
+    "CAST(A.word AS INT) > 0",
+    "A.n - 2 - 9223372036854775807 < 0",
+    "2147483645 + (3 - CAST(A.n AS INT)) > 0",
+    "(A.n - 3) * 4611686018427387904 < 0",
+    "(CAST(A.n AS INT) - 3) * 1073741824 < 0",
+    "-(A.n - 1 - 9223372036854775807) > 0",
+    "abs(A.n - 1 - 9223372036854775807) > 0",
+    "CAST(2147483648 - A.n AS INT) > 0",
+    "CAST(128 - A.n AS TINYINT) IS NOT NULL",
+    "CAST(2147483648e0 - A.ratio AS INT) > 0",
+    "CAST(10 - CAST(A.price AS DECIMAL(3,0)) AS DECIMAL(1,0)) > 0",
+    "A.n = 2 OR NEXT(10 / A.n) > 1",
+]
+
+
+@pytest.mark.parametrize("condition", ASKED)
+def test_a_condition_is_an_error_in_rows_that_the_pattern_asks_for_alone(condition: str) -> None:
+    """Of the rows with the numbers 0, 1 and 2 the first one is never asked whether it is an A."""
+    pattern = f"PATTERN (X A A) DEFINE X AS X.n = 0, A AS {condition}"
+    assert _matched("COUNT(A.*) AS n", pattern, ("0", "1", "2"))["n"].to_pylist() == [2]
+    if "NEXT" not in condition:
+        with pytest.raises(ContractViolation, match="or a value that a cast cannot read, in a pat"):
+            _matched("COUNT(A.*) AS n", f"PATTERN (A) DEFINE A AS {condition}", ("0", "1", "2"))
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "A.n <> 0 AND 10 / A.n > 1",
+        "A.n = 5 OR (A.n > 0 AND A.n - 2 - 9223372036854775807 < 0)",
+        "coalesce(A.word = 'none', 10 / A.n > 1) = false OR A.n = 2 OR 10 / nullif(A.n, 0) > 9",
+        "CASE WHEN A.n = 0 THEN false ELSE 10 / A.n > 1 END",
+        "CASE A.n WHEN 0 THEN false WHEN 10 DIV A.n THEN false ELSE true END",
+    ],
+)
+def test_what_a_part_before_decides_is_no_error_in_a_row_that_is_asked(condition: str) -> None:
+    made = _matched("COUNT(A.*) AS n", f"PATTERN (A A) DEFINE A AS {condition}", ("0", "1", "2"))
+    assert made["n"].to_pylist() == [2]
+
+
+def test_an_error_beside_a_row_is_one_of_the_row_that_asks_for_it() -> None:
+    pattern = "PATTERN (X A) DEFINE A AS PREV(10 / A.n) > 1"
+    with pytest.raises(ContractViolation, match="in a pattern"):
+        _matched("COUNT(A.*) AS n", pattern, ("0", "1", "2"))
 
 
 def _matched(measures: str, pattern: str, prices: Sequence[str]) -> pa.Table:
