@@ -1,7 +1,7 @@
-"""QUALIFY beside GROUP BY: the groups as a query of their own, and QUALIFY in the query around it.
+"""OVER and QUALIFY beside GROUP BY: the groups as a query of their own, and these around it.
 
-What QUALIFY reads of the groups becomes a column of theirs: aggregates, expressions that are
-grouped by, and columns, each whole. What it computes over several groups stays around them.
+What they read of the groups becomes a column of theirs: aggregates, expressions that are grouped
+by, and columns, each whole. What is computed over several groups stays around them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from projections.sql.expressions import AGGREGATES, same_text
 from projections.sql.grouping import GroupTexts
 from projections.sql.grouping_sets import groups_in
 from projections.sql.places import offset_of
-from projections.sql.query import Output, is_distinct, read_items
+from projections.sql.query import Output, is_distinct, read_items, unique
 from projections.sql.ranking import Windows
 from projections.sql.resolving import Names
 from projections.sql.scope import QuerySource
@@ -28,6 +28,7 @@ from projections.sql.windows import is_session, window_kind
 
 _GROUPS = "penstock_groups"
 _FURTHER = "penstock_group_"
+_OVER = "penstock_over_"
 """The name of the groups, and what begins names of columns of theirs that no query has."""
 _COMPUTED = (exp.Condition, exp.Filter, *OF_ZONES)
 """What has a value; not all of it is a condition to the parser."""
@@ -35,12 +36,15 @@ _COMPUTED = (exp.Condition, exp.Filter, *OF_ZONES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupChoice:
-    """A SELECT of groups of which QUALIFY leaves some: the SELECT without it, and the rest."""
+    """A SELECT of groups, over which it computes or of which QUALIFY leaves some.
+
+    `select` gives the groups alone, `outputs` are the result columns over them.
+    """
 
     select: exp.Select
     names: Names
-    items: list[Output]
-    qualify: exp.Expr
+    outputs: list[Output]
+    qualify: exp.Expr | None
     distinct: bool
 
     def among(self, groups: Node) -> Node:
@@ -58,50 +62,69 @@ class GroupChoice:
             for each in groups.columns
         )
         names = Names(self.names.script, [source], at=self.names.at)
-        outputs = [replace(each, expression=_of_groups(each.name, each.at)) for each in self.items]
-        made: Node = Windows(names, outputs).results(Map(input=groups, outputs=named), self.qualify)
+        over = Windows(names, self.outputs)
+        made: Node = over.results(Map(input=groups, outputs=named), self.qualify)
         return distinct(made) if self.distinct else made
 
 
 def choice_of(names: Names, select: exp.Select) -> GroupChoice | None:
-    """Read the QUALIFY of a SELECT with GROUP BY; None for a SELECT without both."""
+    """Read OVER and QUALIFY of a SELECT with GROUP BY; None for a SELECT without them."""
     qualify = select.args.get("qualify")
-    if qualify is None or select.args.get("group") is None:
+    over = [_is_over(each) for each in select.expressions]
+    if select.args.get("group") is None or (qualify is None and not any(over)):
         return None
     items = read_items(names.script, select, names.at)
+    unique(names.script, tuple(items))
     reading = _Reading(names=names, items=items, groups=_texts_of_groups(names, select, items))
-    asked = reading.over_groups(qualify.this)
+    outputs = [replace(item, expression=reading.output(item)) for item in items]
+    asked = None
+    if qualify is not None:
+        asked = exp.Qualify(this=reading.over_groups(qualify.this, by_name=True))
     groups = select.copy()
     for clause in ("qualify", "distinct"):
         groups.set(clause, None)
-    groups.set("expressions", [*groups.expressions, *reading.further.values()])
+    # What is over the groups keeps a place among their columns: GROUP BY may count them.
+    kept = [
+        exp.alias_(exp.Literal.number(1), f"{_OVER}{place}") if over[place] else each
+        for place, each in enumerate(groups.expressions)
+    ]
+    groups.set("expressions", [*kept, *reading.further.values()])
     return GroupChoice(
         select=groups,
         names=names,
-        items=items,
-        qualify=exp.Qualify(this=asked),
+        outputs=outputs,
+        qualify=asked,
         distinct=is_distinct(names.script, select, names.at),
     )
 
 
 @dataclass(slots=True, kw_only=True)
 class _Reading:
-    """Finds what a QUALIFY reads of the groups. `further` are columns that SELECT has not."""
+    """Finds what is read of the groups over them. `further` are columns that SELECT has not."""
 
     names: Names
     items: list[Output]
     groups: frozenset[str]
     further: dict[str, exp.Expr] = field(default_factory=dict)
 
-    def over_groups(self, node: exp.Expr) -> exp.Expr:
-        """Turn an expression over rows and groups into one over columns of the groups."""
+    def output(self, item: Output) -> exp.Expr:
+        """Turn a result column into one over the groups; most are columns of theirs."""
+        if _is_over(item.expression):
+            return self.over_groups(item.expression, by_name=False)
+        return _of_groups(item.name, item.at)
+
+    def over_groups(self, node: exp.Expr, *, by_name: bool) -> exp.Expr:
+        """Turn an expression over rows and groups into one over columns of the groups.
+
+        `by_name`: it knows the names given by AS.
+        """
         texts = GroupTexts(self.names, self.items)
 
         def replaced(found: exp.Expr) -> exp.Expr:
             if not isinstance(found, _COMPUTED) or isinstance(found, exp.Literal):
                 return found
             if isinstance(found, exp.Column):
-                return self._column(found)
+                return self._named(found) if by_name else self._further(found)
             whole = isinstance(found, (exp.Filter, exp.Grouping, *AGGREGATES))
             if (whole and not _is_called(found)) or texts.text(found) in self.groups:
                 return self._further(found)
@@ -109,7 +132,7 @@ class _Reading:
 
         return node.copy().transform(replaced)
 
-    def _column(self, found: exp.Column) -> exp.Expr:
+    def _named(self, found: exp.Column) -> exp.Expr:
         """Read a name given by AS, which no column of the input has as well, or a column."""
         alone = len(found.parts) == 1
         item = next((i for i in self.items if i.name.lower() == found.name.lower()), None)
@@ -119,7 +142,9 @@ class _Reading:
             resolved = self.names.scope.resolve
             if same_text(resolved(found)) != same_text(resolved(item.expression)):
                 raise self._ambiguous(found)
-        return _of_groups(item.name, offset_of(found, self.names.at))
+        # What is over the groups has its name around them alone.
+        over = _is_over(item.expression)
+        return found if over else _of_groups(item.name, offset_of(found, self.names.at))
 
     def _further(self, found: exp.Expr) -> exp.Expr:
         text = same_text(found)
@@ -158,3 +183,8 @@ def _of_groups(name: str, at: int) -> exp.Expr:
     made: exp.Expr = exp.column(name, table=_GROUPS, quoted=True)
     made.meta["start"] = at
     return made
+
+
+def _is_over(node: exp.Expr) -> bool:
+    """Say whether an expression computes something over several groups."""
+    return node.find(exp.Window) is not None

@@ -206,7 +206,7 @@ class _Reader:
     def _rows(
         self, names: Names, select: exp.Select, node: Node, named: Mapping[str, exp.Expr], at: int
     ) -> Node:
-        """Read what stands behind FROM, but for a QUALIFY of groups."""
+        """Read what stands behind FROM, but for OVER and QUALIFY of groups."""
         if has_sets(select):
             return self._sets(names, select, named, at)
         where = select.args.get("where")
@@ -253,12 +253,6 @@ class _Reader:
     def _results(self, names: Names, select: exp.Select, node: Node, at: int) -> Node:
         items = read_items(self.script, select, at)
         if select.args.get("group") is not None:
-            if any(item.expression.find(exp.Window) for item in items):
-                raise self.script.refusal(
-                    "OVER beside GROUP BY is not compiled",
-                    at=at,
-                    fix="Group in a subquery, and write OVER in the query around it.",
-                )
             made: Node = grouped(names, select, node, items)
         else:
             _refuse_totals(self.script, items)

@@ -75,12 +75,82 @@ def around(groups: str, items: str, qualify: str) -> str:
             "carrier, window_start, n",
             "ROW_NUMBER() OVER (PARTITION BY penstock_group_0 ORDER BY n DESC) = 1",
         ),
+        (
+            f"SELECT RANK() {OVER.format('SUM(delay)')} AS r, carrier, {BY_CARRIER} QUALIFY r <= n",
+            "SELECT carrier, COUNT(*) AS n, SUM(delay) AS penstock_group_0 "
+            f"{FROM} GROUP BY carrier",
+            f"RANK() {OVER.format('penstock_group_0')} AS r, carrier, n",
+            "r <= n",
+        ),
     ],
 )
 def test_qualify_of_groups_stands_around_them(
     written: str, groups: str, items: str, qualify: str
 ) -> None:
     assert rows_sql(written, "carrier") == rows_sql(around(groups, items, qualify), "carrier")
+
+
+@pytest.mark.parametrize(
+    ("written", "groups", "items"),
+    [
+        (
+            f"SELECT carrier, SUM(delay) AS late, RANK() {OVER.format('SUM(delay)')} AS r {FROM} "
+            "GROUP BY carrier",
+            "SELECT carrier, SUM(delay) AS late, SUM(delay) AS penstock_group_0 "
+            f"{FROM} GROUP BY carrier",
+            f"carrier, late, RANK() {OVER.format('penstock_group_0')} AS r",
+        ),
+        (
+            "SELECT COUNT(*) / SUM(COUNT(*)) OVER (PARTITION BY lower(origin)) AS share, carrier "
+            f"{FROM} GROUP BY 2, lower(origin) HAVING MAX(delay) > 3",
+            "SELECT carrier, COUNT(*) AS penstock_group_0, lower(origin) AS penstock_group_1 "
+            f"{FROM} GROUP BY carrier, lower(origin) HAVING MAX(delay) > 3",
+            "penstock_group_0 / SUM(penstock_group_0) OVER (PARTITION BY penstock_group_1) AS "
+            "share, carrier",
+        ),
+        (
+            f"SELECT DISTINCT carrier, LAG(MAX(delay), 1, 0) {OVER.format('window_end')} AS before "
+            f"{FROM} GROUP BY carrier, TUMBLE(occurred_at, '1 hour')",
+            f"SELECT carrier, MAX(delay) AS penstock_group_0, window_end AS penstock_group_1 {FROM}"
+            " GROUP BY carrier, TUMBLE(occurred_at, '1 hour')",
+            f"DISTINCT carrier, LAG(penstock_group_0, 1, 0) {OVER.format('penstock_group_1')} AS "
+            "before",
+        ),
+        (
+            "SELECT carrier, SUM(COUNT(*)) FILTER (WHERE GROUPING(carrier) = 0) OVER () AS n "
+            f"{FROM} GROUP BY ROLLUP (1)",
+            "SELECT carrier, COUNT(*) AS penstock_group_0, GROUPING(carrier) AS penstock_group_1 "
+            f"{FROM} GROUP BY ROLLUP (carrier)",
+            "carrier, SUM(penstock_group_0) FILTER (WHERE penstock_group_1 = 0) OVER () AS n",
+        ),
+    ],
+)
+def test_over_beside_group_by_is_over_the_groups(written: str, groups: str, items: str) -> None:
+    meant = f"SELECT {items} FROM ({groups}) penstock_groups"
+    assert rows_sql(written, "carrier") == rows_sql(meant, "carrier")
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        (
+            f"SELECT carrier, COUNT(*) AS n, RANK() {OVER.format('n')} AS r {FROM} "
+            "GROUP BY carrier",
+            "no input has a column n",
+        ),
+        (
+            f"SELECT carrier, RANK() {OVER.format('COUNT(*)')} AS r {FROM} GROUP BY carrier, 2",
+            "stands in SELECT and QUALIFY only",
+        ),
+        (
+            f"SELECT carrier, RANK() {OVER.format('COUNT(*)')} AS carrier {FROM} GROUP BY carrier",
+            "two columns are named carrier",
+        ),
+    ],
+)
+def test_over_of_groups_that_means_nothing_is_refused(query: str, said: str) -> None:
+    with pytest.raises(InvalidRequest, match=said):
+        rows_sql(query, "carrier")
 
 
 @pytest.mark.parametrize(
@@ -92,9 +162,9 @@ def test_qualify_of_groups_stands_around_them(
             "delay in QUALIFY is a column of the input and a name given by AS",
         ),
         (
-            f"SELECT carrier, RANK() OVER (ORDER BY COUNT(*)) AS r {FROM} GROUP BY carrier "
-            "QUALIFY r = 1",
-            "OVER beside GROUP BY is not compiled",
+            f"SELECT carrier, RANK() OVER (ORDER BY COUNT(*)) AS delay {FROM} GROUP BY carrier "
+            "QUALIFY delay = 1",
+            "delay in QUALIFY is a column of the input and a name given by AS",
         ),
     ],
 )
