@@ -14,6 +14,7 @@ from sqlglot.errors import SqlglotError
 
 from projections.sql.comma_joins import with_conditions
 from projections.sql.expressions import FUNCTIONS, OPERATORS, render
+from projections.sql.named_windows import with_named_windows
 from projections.sql.places import Script
 from projections.sql.tokens import SPARK, parsed
 from projections.sql.window_spellings import with_windows, without_table_functions
@@ -29,7 +30,7 @@ def read_query(script: Script, tokens: list[Token]) -> exp.Expr:
     tokens = without_table_functions(script, tokens)
     _refuse_surplus(script, tokens)
     _refuse_zones(script, tokens)
-    return with_conditions(with_windows(parsed(script, tokens)))
+    return with_conditions(with_windows(with_named_windows(script, parsed(script, tokens))))
 
 
 def _refuse_surplus(script: Script, tokens: Sequence[Token]) -> None:
