@@ -24,11 +24,12 @@ from projections.sql.types import TEMPORAL, type_of
 from projections.sql.windows import Window, read_window, window_kind
 
 _REFUSED_CLAUSES = {
-    "order": ("ORDER BY has no meaning in a table", "Order when you read it."),
-    "limit": ("LIMIT is not compiled yet", "Limit when you read it, or number rows: QUALIFY."),
+    "order": (
+        "ORDER BY has no meaning in a table",
+        "Order when you read it, or say how many rows are the first: ORDER BY … LIMIT 10.",
+    ),
     "offset": ("OFFSET is not compiled", "Skip rows when you read it."),
     "laterals": ("LATERAL VIEW is not compiled yet", "Publish one event for each element."),
-    "windows": ("WINDOW is not compiled yet", "Write it out: OVER (PARTITION BY … ORDER BY …)."),
 }
 _KNOWN_CLAUSES = ("expressions", "from_", "joins", "where", "group", "having")
 

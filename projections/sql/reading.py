@@ -17,6 +17,7 @@ from projections.sql.catalog import Catalog, Relation
 from projections.sql.emission import emitted
 from projections.sql.expressions import conjuncts, has_aggregate
 from projections.sql.finality import final
+from projections.sql.first_rows import with_first_rows
 from projections.sql.group_choice import choice_of
 from projections.sql.grouping import GroupTexts, grouped
 from projections.sql.grouping_sets import has_sets, queries_of_sets
@@ -63,7 +64,8 @@ _AROUND = ("this", "expression", "distinct", "with_", "alias")
 
 def several_steps(query: exp.Expr) -> bool:
     """Say whether a query needs a plan tree, because it is more than one SELECT with lookups."""
-    if not isinstance(query, exp.Select) or any(query.args.get(each) for each in _STEPS):
+    further = (*_STEPS, "limit")
+    if not isinstance(query, exp.Select) or any(query.args.get(each) for each in further):
         return True
     joined = [join.this for join in query.args.get("joins") or []]
     kinds = [join.text("kind").upper() for join in query.args.get("joins") or []]
@@ -114,6 +116,7 @@ class _Reader:
 
     def query(self, node: exp.Expr, named: Mapping[str, exp.Expr]) -> Node:
         """Read a SELECT or a union. `named` are the queries of WITH around it."""
+        node = with_first_rows(self.script, node, offset_of(node, self.at))
         named = {**named, **self._with(node)}
         if not isinstance(node, exp.Select):
             refuse_others(self.script, node, offset_of(node, self.at), _AROUND)

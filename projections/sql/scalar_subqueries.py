@@ -1,7 +1,8 @@
-"""Subqueries that give one value: an aggregate of all rows, joined to each row of the query.
+"""Subqueries that give one value: an aggregate, joined to the rows that read it.
 
-The value is a group of all rows of the subquery, and every row is joined with it. Where it changes,
-all rows that read it are computed again.
+Of all rows of the subquery the value is one group of theirs, which every row is joined with: where
+it changes, all rows that read it are computed again. Where the subquery equates something with
+columns of the query around it, there is a group for each of these values, joined by them.
 """
 
 from __future__ import annotations
@@ -10,22 +11,25 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 
-from projections.sql.expressions import AGGREGATES
+from projections.sql.expressions import AGGREGATES, conjuncts, unwrapped
 from projections.sql.places import Script, offset_of
 
 _VALUE = "penstock_value_"
 """Begins the name of the table that a value is in, and of its column: a query has no such names."""
 _ONE_ROW = "one_row"
-_FORM = "Select one aggregate alone, (SELECT MAX(amount) FROM x WHERE …), and compute around it."
+_FORM = (
+    "Select one aggregate alone, (SELECT MAX(x.amount) FROM x WHERE x.key = a.key), and compute "
+    "around it; columns of the query around it stand in WHERE, each equated with one of x."
+)
 
 
 def is_of_one_row(join: exp.Expr) -> bool:
-    """Say whether a join is with the value of a subquery."""
+    """Say whether a join is with the value of a subquery of all rows."""
     return bool(join.meta.get(_ONE_ROW))
 
 
 def with_values(script: Script, select: exp.Select, at: int) -> exp.Select:
-    """Write subqueries in SELECT and WHERE as columns of inputs that are joined to every row.
+    """Write subqueries in SELECT and WHERE as columns of inputs that are joined to the rows.
 
     Raises `InvalidRequest` for one that is not a single aggregate without GROUP BY.
     """
@@ -33,14 +37,18 @@ def with_values(script: Script, select: exp.Select, at: int) -> exp.Select:
         return select
     changed = select.copy()
     joins = [*(changed.args.get("joins") or [])]
+    around = _aliases(select)
     for number, found in enumerate([*_values_in(changed)]):
         name = f"{_VALUE}{number}"
-        query, count = _one_row(script, found, name, at)
+        query, equal, count = _one_row(script, found, name, around, at)
         join = exp.Join(
             this=exp.Subquery(this=query, alias=exp.TableAlias(this=exp.to_identifier(name))),
             side="LEFT",
         )
-        join.meta[_ONE_ROW] = True
+        if equal:
+            join.set("on", exp.and_(*equal))
+        else:
+            join.meta[_ONE_ROW] = True
         joins.append(join)
         value: exp.Expr = exp.column(name, table=name)
         value.meta["start"] = offset_of(found, at)
@@ -62,13 +70,15 @@ def _values_in(select: exp.Select) -> Iterator[exp.Subquery]:
                 yield found
 
 
-def _one_row(script: Script, found: exp.Subquery, name: str, at: int) -> tuple[exp.Select, bool]:
-    """Return the query as a group of all its rows, and whether its value is a count."""
+def _one_row(
+    script: Script, found: exp.Subquery, name: str, around: set[str], at: int
+) -> tuple[exp.Select, list[exp.Expr], bool]:
+    """Return the query as groups of its rows, by what it is joined, and if its value is a count."""
     query = found.this
     items = query.expressions if isinstance(query, exp.Select) else []
     value = items[0].unalias() if len(items) == 1 else None
     whole = value.this if isinstance(value, exp.Filter) else value
-    further = ("group", "having", "qualify", "distinct")
+    further = ("group", "having", "qualify", "distinct", "limit")
     plain = isinstance(whole, AGGREGATES)
     if value is None or not plain or any(query.args.get(each) for each in further):
         raise script.refusal(
@@ -76,7 +86,54 @@ def _one_row(script: Script, found: exp.Subquery, name: str, at: int) -> tuple[e
             at=offset_of(found, at),
             fix=_FORM,
         )
+    outside = around - _aliases(query)
+    parts = conjuncts(query.args["where"].this if query.args.get("where") is not None else None)
+    sides = [_sides(part, outside) for part in parts if _reads(part, outside)]
+    rest = [part for part in parts if not _reads(part, outside)]
+    pairs = [each for each in sides if each is not None]
+    joins = query.args.get("joins") or []
+    if len(pairs) < len(sides) or any(_reads(each, outside) for each in (value, *joins)):
+        raise script.refusal(
+            "a subquery reads the query around it other than by what it equates with it",
+            at=offset_of(found, at),
+            fix=_FORM,
+        )
     made: exp.Select = query.copy()
-    made.set("expressions", [exp.alias_(value.copy(), name)])
-    made.set("group", exp.Group(expressions=[exp.Literal.string("all")]))
-    return made, isinstance(whole, exp.Count | exp.CountIf)
+    keys = [exp.alias_(own.copy(), f"{name}_{place}") for place, (own, _) in enumerate(pairs)]
+    made.set("expressions", [exp.alias_(value.copy(), name), *keys])
+    made.set("where", exp.Where(this=exp.and_(*rest)) if rest else None)
+    groups = [own.copy() for own, _ in pairs] or [exp.Literal.string("all")]
+    made.set("group", exp.Group(expressions=groups))
+    equal: list[exp.Expr] = [
+        exp.EQ(this=exp.column(key.alias, table=name), expression=theirs.copy())
+        for key, (_, theirs) in zip(keys, pairs, strict=True)
+    ]
+    return made, equal, isinstance(whole, exp.Count | exp.CountIf)
+
+
+def _sides(part: exp.Expr, outside: set[str]) -> tuple[exp.Expr, exp.Expr] | None:
+    """Return what a condition equates: of the subquery, and of the query around it."""
+    part = unwrapped(part)
+    if not isinstance(part, exp.EQ):
+        return None
+    one, other = unwrapped(part.this), unwrapped(part.expression)
+    for own, theirs in ((one, other), (other, one)):
+        columns = [*theirs.find_all(exp.Column)]
+        alone = bool(columns) and all(_reads(each, outside) for each in columns)
+        if alone and not _reads(own, outside):
+            return own, theirs
+    return None
+
+
+def _reads(node: exp.Expr, aliases: set[str]) -> bool:
+    """Say whether an expression names columns of some inputs by their aliases."""
+    named = (found.parts for found in node.find_all(exp.Column))
+    return any(len(parts) > 1 and parts[0].name.lower() in aliases for parts in named)
+
+
+def _aliases(select: exp.Expr) -> set[str]:
+    first = select.args.get("from_")
+    items = [] if first is None else [first.this]
+    items += [join.this for join in select.args.get("joins") or []]
+    tables = (item.this if isinstance(item, exp.Stream) else item for item in items)
+    return {str(table.alias_or_name).lower() for table in tables}

@@ -217,7 +217,7 @@ REFUSED = [
     ("SELECT flight, delay IN (SELECT 1) AS r {FROM}", "delay", "is not compiled"),
     ("SELECT flight, count(*) AS n {FROM}", "count", "an aggregate in n without GROUP BY"),
     ("SELECT flight {FROM} ORDER BY flight", "flight", "ORDER BY has no meaning"),
-    ("SELECT flight {FROM} LIMIT 3", "3", "LIMIT is not compiled yet"),
+    ("SELECT flight {FROM} LIMIT 3", "3", "LIMIT without ORDER BY"),
     (
         "SELECT flight {FROM} WHERE flight NOT IN (SELECT flight {FROM})",
         "flight NOT",

@@ -129,6 +129,30 @@ def _busiest(world: World) -> list[Row]:
     ]
 
 
+def _placed(world: World) -> list[Row]:
+    """Flights by the facts that they have, among those of their greatest origin, the first two."""
+    flights = _sets(world, [lambda f: (f.flight,)])
+    counts = [(key[0], max(f.origin for f in facts), len(facts)) for key, facts in flights.items()]
+    return [
+        {"flight": flight, "n": n, "r": r, "share": n / len(world.facts)}
+        for flight, place, n in counts
+        if (r := 1 + sum(1 for _, p, m in counts if p == place and m > n)) <= 2
+    ]
+
+
+def _most(world: World) -> list[Row]:
+    flights = _sets(world, [lambda f: (f.flight,)])
+    ordered = sorted(
+        flights.items(), key=lambda each: (-len(each[1]), -max(f.position for f in each[1]))
+    )
+    return [{"flight": key[0], "n": len(facts)} for key, facts in ordered[1:3]]
+
+
+def _latest(world: World) -> list[Row]:
+    known = [(-f.delay, f.minute, f.position) for f in world.facts if f.delay is not None]
+    return [{"position": position, "late": -late} for late, _, position in sorted(known)[:3]]
+
+
 def _quarter(fact: Fact) -> datetime:
     return START + (fact.time - START) // timedelta(minutes=15) * timedelta(minutes=15)
 
@@ -164,6 +188,25 @@ def _above(world: World) -> list[Row]:
         {"position": f.position, "late": late, "above": f.delay - max(known)}
         for f in world.facts
         if known and f.delay is not None and f.delay >= max(known)
+    ]
+
+
+def _worst(world: World) -> list[Row]:
+    facts, worst = world.facts, defaultdict(list)
+    for f in facts:
+        if f.carrier is not None and f.delay is not None:
+            worst[f.carrier].append(f.delay)
+    return [
+        {
+            "position": a.position,
+            "late": sum(1 for b in facts if b.flight == a.flight and (b.delay or 0) > 0),
+            "far": max(
+                (b.distance for b in facts if b.origin == a.origin and (b.delay or 0) > 2),
+                default=None,
+            ),
+        }
+        for a in facts
+        if a.carrier is not None and a.delay is not None and a.delay >= max(worst[a.carrier])
     ]
 
 
@@ -265,6 +308,28 @@ FURTHER = {
         "QUALIFY RANK() OVER (PARTITION BY e.flight ORDER BY COUNT(*) DESC) = 1",
         _busiest,
     ),
+    "over groups": _case(
+        "placed",
+        "flight",
+        "SELECT RANK() OVER (PARTITION BY MAX(origin) ORDER BY COUNT(*) DESC) AS r, flight, "
+        f"COUNT(*) AS n, COUNT(*) / SUM(COUNT(*)) OVER () AS share {FROM} GROUP BY 2 "
+        "QUALIFY r <= 2",
+        _placed,
+    ),
+    "first groups": _case(
+        "most",
+        "flight",
+        f"SELECT flight, COUNT(*) AS n {FROM} GROUP BY flight "
+        "ORDER BY COUNT(*) DESC, MAX(position) DESC LIMIT 2 OFFSET 1",
+        _most,
+    ),
+    "first rows": _case(
+        "latest",
+        "position",
+        f"SELECT position, delay AS late {FROM} WHERE delay IS NOT NULL ORDER BY late DESC, "
+        "occurred_at, 1 FETCH FIRST 3 ROWS ONLY",
+        _latest,
+    ),
     "grouping sets": _case(
         "named",
         "what, name",
@@ -280,6 +345,14 @@ FURTHER = {
         f"delay - (SELECT MAX(delay) {FROM} WHERE origin = 'JFK') AS above {FROM} "
         f"WHERE delay >= (SELECT MAX(delay) {FROM} WHERE origin = 'JFK')",
         _above,
+    ),
+    "values of each": _case(
+        "worst",
+        "position",
+        f"SELECT a.position, (SELECT COUNT(*) {FROM} b WHERE b.flight = a.flight AND b.delay > 0) "
+        f"AS late, (SELECT MAX(b.distance) {FROM} b WHERE a.origin = b.origin AND b.delay > 2) AS "
+        f"far {FROM} a WHERE a.delay >= (SELECT MAX(b.delay) {FROM} b WHERE b.carrier = a.carrier)",
+        _worst,
     ),
     "as of, by order": _case(
         "windier",

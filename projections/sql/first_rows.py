@@ -1,0 +1,140 @@
+"""ORDER BY with LIMIT: the first rows of a query, as those that have the first numbers in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sqlglot import exp
+
+from projections.sql.expressions import same_text
+from projections.sql.places import Script, offset_of
+from projections.sql.query import Output, read_items
+
+_ROWS = "penstock_rows"
+_FURTHER = "penstock_order_"
+"""The name of the rows among which some are first, and what begins names of columns of theirs."""
+_CLAUSES = ("order", "limit", "offset")
+
+
+def with_first_rows(script: Script, query: exp.Expr, at: int) -> exp.Expr:
+    """Write a query with LIMIT as a choice among the rows that it has without; others as they are.
+
+    Raises `InvalidRequest` where nothing says which rows are the first.
+    """
+    limit = query.args.get("limit")
+    if limit is None:
+        return query
+    place = offset_of(limit, at)
+    order = query.args.get("order")
+    if order is None:
+        raise script.refusal(
+            "LIMIT without ORDER BY: which rows it leaves would be a guess",
+            at=place,
+            fix="Say which rows are the first: ORDER BY occurred_at DESC LIMIT 10.",
+        )
+    offset = query.args.get("offset")
+    skipped = 0 if offset is None else _number(script, offset.args.get("expression"), place)
+    count = _count(script, limit, place)
+    plain = query.copy()
+    for clause in _CLAUSES:
+        plain.set(clause, None)
+    select = _first_select(plain)
+    rows = _Rows(script=script, at=at, query=plain, items=read_items(script, select, at))
+    by = exp.Order(expressions=[rows.ordered(each) for each in order.expressions])
+    if rows.further:
+        plain.set("expressions", [*plain.args["expressions"], *rows.further])
+    number = exp.Window(this=exp.RowNumber(), order=by, over="OVER")
+    last = exp.LTE(this=number, expression=exp.Literal.number(skipped + count))
+    first = exp.GT(this=number.copy(), expression=exp.Literal.number(skipped))
+    return exp.Select(
+        expressions=[_named(item.name, item.at) for item in rows.items],
+        from_=exp.From(
+            this=exp.Subquery(this=plain, alias=exp.TableAlias(this=exp.to_identifier(_ROWS)))
+        ),
+        qualify=exp.Qualify(this=exp.and_(first, last) if skipped else last),
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Rows:
+    """The rows of a query, and what ORDER BY reads that is no result: `further` columns of them."""
+
+    script: Script
+    at: int
+    query: exp.Expr
+    items: list[Output]
+    further: list[exp.Expr] = field(default_factory=list)
+
+    def ordered(self, node: exp.Expr) -> exp.Expr:
+        """Turn a part of ORDER BY into one over the rows."""
+        made = node.copy()
+        made.set("this", self._column(node.this))
+        return made
+
+    def _column(self, node: exp.Expr) -> exp.Expr:
+        at = offset_of(node, self.at)
+        if isinstance(node, exp.Literal) and not node.is_string:
+            if not (node.name.isdigit() and 1 <= int(node.name) <= len(self.items)):
+                raise self.script.refusal(
+                    f"ORDER BY {node.name}: there are {len(self.items)} columns",
+                    at=at,
+                    fix="Order by the column's name.",
+                )
+            return _named(self.items[int(node.name) - 1].name, at)
+        known = {item.name.lower(): item for item in self.items}
+        same = [item for item in self.items if same_text(item.expression) == same_text(node)]
+        if isinstance(node, exp.Column) and len(node.parts) == 1 and node.name.lower() in known:
+            return _named(known[node.name.lower()].name, at)
+        if same:
+            return _named(same[0].name, at)
+        if not isinstance(self.query, exp.Select) or self.query.args.get("distinct"):
+            raise self.script.refusal(
+                "ORDER BY of several queries, or behind DISTINCT, names columns that they give",
+                at=at,
+                fix=f"Order by {', '.join(item.name for item in self.items)}.",
+            )
+        return self._further(node, known, at)
+
+    def _further(self, node: exp.Expr, known: dict[str, Output], at: int) -> exp.Expr:
+        """Add an expression to what the query selects; it knows the names given by AS."""
+
+        def meant(found: exp.Expr) -> exp.Expr:
+            alone = isinstance(found, exp.Column) and len(found.parts) == 1
+            item = known.get(found.name.lower()) if alone else None
+            return found if item is None else exp.Paren(this=item.expression.copy())
+
+        name = f"{_FURTHER}{len(self.further)}"
+        self.further.append(exp.alias_(node.copy().transform(meant), name))
+        return _named(name, at)
+
+
+def _first_select(query: exp.Expr) -> exp.Expr:
+    while isinstance(query, exp.SetOperation | exp.Subquery):
+        query = query.this
+    return query
+
+
+def _count(script: Script, limit: exp.Expr, at: int) -> int:
+    options = limit.args.get("limit_options")
+    further = options is not None and (options.args.get("percent") or options.args.get("with_ties"))
+    if further:
+        raise script.refusal(
+            "PERCENT and WITH TIES of FETCH FIRST are not compiled",
+            at=at,
+            fix="Number the rows: QUALIFY RANK() OVER (ORDER BY …) <= 10 has ties.",
+        )
+    return _number(script, limit.args.get("count") or limit.args.get("expression"), at)
+
+
+def _number(script: Script, node: exp.Expr | None, at: int) -> int:
+    if isinstance(node, exp.Literal) and node.is_int and not node.is_string:
+        return int(node.name)
+    raise script.refusal(
+        "LIMIT, FETCH FIRST and OFFSET take a number", at=at, fix="Write it out: LIMIT 10."
+    )
+
+
+def _named(name: str, at: int) -> exp.Expr:
+    made: exp.Expr = exp.column(name, table=_ROWS, quoted=True)
+    made.meta["start"] = at
+    return made
