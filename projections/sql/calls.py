@@ -57,7 +57,7 @@ def aggregate_of(names: Names, found: exp.Expr) -> Called:
         raise names.script.refusal(
             f"{type(found).__name__.upper()} of several columns is not compiled",
             at=offset_of(found, names.at),
-            fix="Use one column, as concat_ws('|', a, b).",
+            fix="Use one value, as concat(a, '|', b), which is NULL where one of them is.",
         )
     (value,) = arguments
     if isinstance(found, exp.Count | exp.CountIf):
