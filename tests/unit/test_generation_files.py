@@ -129,6 +129,20 @@ def test_after_the_retention_a_rollback_is_refused(report: SwappedReport) -> Non
     assert words_of(report) == {"of 3"}
 
 
+def test_a_log_whose_beginning_is_gone_tells_enough(report: SwappedReport) -> None:
+    swapped(report)
+    report.stable.create_checkpoint()
+    commits = Path(report.lake.path(STABLE), "_delta_log").glob("*.json")
+    for commit in sorted(commits)[:-1]:
+        commit.unlink()
+    moment = datetime.now(UTC)
+    report.epochs(live=True)
+    removed_since(report, moment)
+    assert len(files(report, 2)) == 1, "the first version that can be read names it"
+    assert removed(report, after=LATER) == [2]
+    assert words_of(report) == {"of 2"}
+
+
 def test_what_a_savepoint_holds_stays(report: SwappedReport) -> None:
     swapped(report)
     kept = create(report.lake, "kept", epoch=Epoch(report.head)).savepoint
