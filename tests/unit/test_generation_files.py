@@ -137,6 +137,7 @@ def test_a_log_whose_beginning_is_gone_tells_enough(report: SwappedReport) -> No
         commit.unlink()
     moment = datetime.now(UTC)
     report.epochs(live=True)
+    assert removed(report, after=SOON) == []
     removed_since(report, moment)
     assert len(files(report, 2)) == 1, "the first version that can be read names it"
     assert removed(report, after=LATER) == [2]
