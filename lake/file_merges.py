@@ -29,16 +29,19 @@ from deltalake.transaction import AddAction, RemoveAction
 from kernel.positions import Epoch
 from lake.datasets import dataset_at, has_plain_files, location_of, scanner_of, schema_of
 from lake.file_actions import actions_of
-from lake.guarded_commits import committing, guarded, mark_of, marked, overtaken
+from lake.guarded_commits import committing, guarded, marked, overtaken
 from lake.key_places import NOWHERE, places_of
-from lake.local_commits import OPERATION, ROWS, Outcome, commit_here
-from lake.staged_files import StagedFiles
+from lake.local_commits import OPERATION, ROWS, Outcome, came_before, commit_here
+from lake.staged_files import staged
 
-MOST_BYTES = 8 * 2**20
+MOST_BYTES = 4 * 2**20
 """Touched files of more are left to MERGE, which does not have them in memory as a whole."""
+MOST_IN_MEMORY = 48 * 2**20
+"""And so are those whose rows take more once they are unpacked, and more rows to merge."""
 MOST_ROWS = 250_000
 """So many rows the touched files have at most, and so many are merged into them."""
 HELD_BYTES = 16 * 2**20
+
 _Bools = npt.NDArray[np.bool_]
 _Key = tuple[str, str]
 
@@ -67,36 +70,52 @@ class FileMerges:
         self._bytes = 0
         self._lock = threading.Lock()
 
-    def merge(self, table: DeltaTable, what: Upserts, app_id: str, epoch: Epoch) -> bool:
+    def merge(
+        self, table: DeltaTable, what: Upserts, app_id: str, epoch: Epoch, *, again: bool = False
+    ) -> bool:
         """Make the merge one guarded commit behind the version that `table` has, and bring it up.
 
         Returns False where it did nothing: MERGE is to do it. Raises `LeaseLost` where somebody
-        committed under the same app id meanwhile.
+        committed under the same app id meanwhile, and as `committing` does. With `again` the table
+        has the epoch.
         """
-        stored = schema_of(table)
+        behind, stored = table.version(), schema_of(table)
         rows = shaped(what.rows, stored)
         if rows is None or not _suits(table, stored, what):
             return False
         touched = _touched(table, stored, rows.select(list(what.keys)))
-        if not self._are_few(touched):
+        # Another thread may have brought the handle further: what is read is of one version.
+        if not self._are_few(touched) or table.version() != behind:
             return False
-        parts = [self._rows(table, file["path"], stored) for file in touched]
-        stays, comes = _marks(pa.concat_tables([stored.empty_table(), *parts]), rows, what)
-        kept, gone = [rows.filter(pa.array(comes))], []
-        for file, part, left in zip(touched, parts, _split(stays, parts), strict=True):
-            if not left.all():  # A file in whose bounds a key lies may have none of them.
-                gone.append(file)
-                kept.append(part.filter(pa.array(left)))
-        merged = pa.concat_tables(kept)
-        files = StagedFiles(table)
-        files.write(merged)
-        adds = files.close()
+        parts = self._parts(table, touched, stored)
+        found = None if parts is None else _put_together(parts, rows, what)
+        if found is None:
+            return False
+        merged, replaced = found
+        gone = [file for file, left in zip(touched, replaced, strict=True) if left]
         said = {OPERATION: "MERGE", ROWS: str(rows.num_rows)}
-        if not _committed(table, adds, gone, app_id, epoch, said):
-            files.discard()
-            return False
-        self._take(table, adds, gone, merged)
+        with committing(table, app_id, epoch, f"merge into {table.table_uri}", again=again):
+            files = staged(table, merged)
+            if not _committed(table, behind, files.close(), gone, (app_id, epoch), said):
+                files.discard()
+                rival = came_before(table, behind, [app_id])
+                if rival is not None:
+                    raise overtaken(table, rival, epoch)
+                return False
+        marked(table, behind, {app_id: int(epoch)})
+        self._take(table, files.close(), gone, merged)
         return True
+
+    def _parts(
+        self, table: DeltaTable, files: Sequence[Mapping[str, Any]], stored: pa.Schema
+    ) -> list[pa.Table] | None:
+        """Return the rows of some files; None where they are too large in memory."""
+        parts: list[pa.Table] = []
+        for file in files:
+            parts.append(self._rows(table, file["path"], stored))
+            if sum(part.nbytes for part in parts) > MOST_IN_MEMORY:
+                return None
+        return parts
 
     def _are_few(self, files: Sequence[Mapping[str, Any]]) -> bool:
         counts = [file["num_records"] for file in files]
@@ -168,6 +187,7 @@ def _suits(table: DeltaTable, stored: pa.Schema, what: Upserts) -> bool:
     return (
         bool(what.keys)
         and what.rows.num_rows <= MOST_ROWS
+        and what.rows.nbytes <= MOST_IN_MEMORY
         and not any(pa.types.is_floating(kind) or pa.types.is_nested(kind) for kind in compared)
         and not table.metadata().partition_columns
         and has_plain_files(table)
@@ -209,10 +229,44 @@ def _holds(values: Sequence[Any], low: Any, high: Any) -> bool:
     return at < len(values) and bool(values[at] <= high)
 
 
-def _marks(base: pa.Table, rows: pa.Table, what: Upserts) -> tuple[_Bools, _Bools]:
+def _put_together(
+    parts: Sequence[pa.Table], rows: pa.Table, what: Upserts
+) -> tuple[pa.Table, list[bool]] | None:
+    """Return the rows of the new file, and of which files it takes the place.
+
+    None where keys are not unique, or a row has a NaN: its column would have no bounds, which
+    deltalake's own datasets take for null.
+    """
+    marks = _marks(pa.concat_tables([rows.slice(0, 0), *parts]), rows, what)
+    if marks is None:
+        return None
+    stays, comes = marks
+    kept, replaced = [rows.filter(pa.array(comes))], []
+    for part, left in zip(parts, _split(stays, parts), strict=True):
+        # A file in whose bounds a key lies may have none of them.
+        replaced.append(not left.all())
+        if replaced[-1]:
+            kept.append(part.filter(pa.array(left)))
+    # Of many pieces each filter makes as many again.
+    merged = pa.concat_tables(kept).combine_chunks()
+    return None if has_nan(merged) else (merged, replaced)
+
+
+def has_nan(rows: pa.Table) -> bool:
+    """Say whether a column of floating point has a value that is no number."""
+    return any(
+        pa.types.is_floating(field.type)
+        and bool(pc.any(pc.is_nan(rows[field.name].cast(pa.float64()))).as_py())
+        for field in rows.schema
+    )
+
+
+def _marks(base: pa.Table, rows: pa.Table, what: Upserts) -> tuple[_Bools, _Bools] | None:
     """Say which rows of the table stay, and which of those that are merged come into it."""
     keys = list(what.keys)
     places = places_of(base.select(keys), rows.select(keys))
+    if places is None:
+        return None
     deleted: _Bools = what.gone.combine_chunks().to_numpy(zero_copy_only=False)
     stays, comes = places == NOWHERE, ~deleted
     if what.newer:
@@ -242,29 +296,20 @@ def _not_older(base: pa.Table, rows: pa.Table, newer: Sequence[str]) -> _Bools:
 
 def _committed(
     table: DeltaTable,
+    behind: int,
     adds: Sequence[AddAction],
     gone: Sequence[Mapping[str, Any]],
-    app_id: str,
-    epoch: Epoch,
+    guard: tuple[str, Epoch],
     said: dict[str, str],
 ) -> bool:
     """Make files take the place of others, right behind the version that was read, or not at all.
 
-    False where another commit came before, and no rival's: rows of it may have the same keys.
+    False where another commit came before: rows of it may have the same keys.
     """
-    mark, before = mark_of(table, app_id), table.version()
-    with committing(table, app_id, epoch, f"merge into {table.table_uri}"):
-        outcome = commit_here(table, adds, gone, [(app_id, epoch)], said)
-        if outcome is Outcome.NOT_HERE:
-            outcome = _by_deltalake(
-                table, adds, gone, guarded(app_id, epoch, retries=0, metadata=said)
-            )
-        if outcome is Outcome.BEHIND:
-            if mark_of(table, app_id) != mark:
-                raise overtaken(table, app_id, epoch)
-            return False
-    marked(table, before, {app_id: int(epoch)})
-    return True
+    outcome = commit_here(table, behind, adds, gone, [guard], said)
+    if outcome is Outcome.NOT_HERE and table.version() == behind:
+        outcome = _by_deltalake(table, adds, gone, guarded(*guard, retries=0, metadata=said))
+    return outcome is Outcome.DONE
 
 
 def _by_deltalake(

@@ -15,10 +15,11 @@ import pyarrow.compute as pc
 NOWHERE = -1
 
 
-def places_of(rows: pa.Table, among: pa.Table) -> npt.NDArray[np.int64]:
+def places_of(rows: pa.Table, among: pa.Table) -> npt.NDArray[np.int64] | None:
     """Return for each of `rows` the place in `among` that has its key; `NOWHERE` for none.
 
-    Both have the key columns alone, in one order and of the same types; `among` has each key once.
+    Both have the key columns alone, in one order and of the same types. None where `among` has a
+    key twice, or two of `rows` have one that `among` has.
     """
     codes = _codes(
         [
@@ -30,9 +31,13 @@ def places_of(rows: pa.Table, among: pa.Table) -> npt.NDArray[np.int64]:
     if len(other) == 0:
         return np.full(len(own), NOWHERE, np.int64)
     order = np.argsort(other, kind="stable")
+    if bool((np.diff(other[order]) == 0).any()):
+        return None
     at = np.minimum(np.searchsorted(other, own, sorter=order), len(other) - 1)
     found = order[at]
-    return np.where(other[found] == own, found, NOWHERE)
+    places = np.where(other[found] == own, found, NOWHERE)
+    met = places[places != NOWHERE]
+    return None if len(np.unique(met)) < len(met) else places
 
 
 def _codes(columns: Sequence[pa.ChunkedArray]) -> npt.NDArray[np.int64]:

@@ -3,9 +3,10 @@
     {commitInfo} {txn} … {add} … {remove} …  ->  _delta_log/00000000000000000042.json
 
 Whoever has the file of the next version first has committed: on a disk a second name of a file that
-is whole decides it, for deltalake and for us alike. It does so by threads that each wait for a
-processor, five to ten milliseconds where all are busy; here it takes half of one.
-Left to deltalake are tables on object stores, and with features that need more of a writer; and the
+is whole decides it, for deltalake and for us alike. A version whose file was cleaned away behind a
+checkpoint is nobody's any more, which the checkpoint tells. deltalake commits by threads that each
+wait for a processor, five to ten milliseconds where all are busy; here it takes half of one.
+Left to it are tables on object stores, and with features that need more of a writer; and the
 commits about which it writes a checkpoint, and cleans the log behind it.
 Source: the Delta transaction protocol, "Actions" and "Writer requirements".
 """
@@ -15,7 +16,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
@@ -23,9 +24,10 @@ from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 
 from kernel.positions import Epoch
-from lake.datasets import location_of
+from lake.datasets import location_of, paths_of
 from lake.guarded_commits import said_by_us
-from lake.storage import is_local, log_file, write_new
+from lake.storage import is_local, last_checkpoint, log_file, remove_file, write_new
+from lake.table_commits import commit_at
 
 OPERATION = "penstock.operation"
 """Says of a commit that it is a merge: deltalake calls every commit of files a write."""
@@ -47,47 +49,75 @@ class Outcome(Enum):
     NOT_HERE = "not here"
 
 
+def is_made_here(table: DeltaTable, behind: int, folders: Sequence[str] = ()) -> bool:
+    """Say whether commits behind a version are ours to make, to files that lie in `folders`."""
+    asked, settings = table.protocol(), table.metadata().configuration
+    interval = int(settings.get(_INTERVAL) or 0)
+    return (
+        is_local(location_of(table))
+        and asked.min_writer_version in (1, 2, 7)
+        and {*(asked.writer_features or ())} <= _FEATURES
+        and not any(settings.get(name) == "true" for name in _ASKS_MORE)
+        # Those on both sides of a checkpoint are deltalake's: it writes them behind one of these.
+        and interval > 2
+        and (behind + 2) % interval > 1
+        and all(map(_PLAIN_PATH.fullmatch, filter(None, folders)))
+    )
+
+
 def commit_here(
     table: DeltaTable,
+    behind: int,
     adds: Sequence[AddAction],
     gone: Sequence[Mapping[str, Any]],
     guards: Sequence[tuple[str, Epoch]],
     said: Mapping[str, str],
 ) -> Outcome:
-    """Put files into a table, and take others out of it, right behind the handle's version.
+    """Put files into a table, and take others out of it, as the version behind one that was read.
 
     `gone` have `path` and `size_bytes`, as the log tells them, and lie in no partition. The handle
-    is brought up to date.
+    is brought up to date. What is not `is_made_here` is `NOT_HERE`, and so is what a disk refuses.
     """
-    place, version = location_of(table), table.version() + 1
-    if not _suits(table, place, version) or not all(
-        _PLAIN_PATH.fullmatch(path)
-        for path in (*(a.path for a in adds), *(f["path"] for f in gone))
-    ):
+    place, version = location_of(table), behind + 1
+    paths = [*(each.path for each in adds), *(each["path"] for each in gone)]
+    if not is_made_here(table, behind, paths) or (gone and table.metadata().partition_columns):
         return Outcome.NOT_HERE
     lines = "".join(f"{json.dumps(each)}\n" for each in _actions(adds, gone, guards, said))
-    try:
-        new = write_new(log_file(place, version), lines.encode())
-    except OSError:
-        return Outcome.NOT_HERE  # Its own error tells more, if it has one too.
+    new = False
+    # A log that went on beyond a checkpoint may lack the file of a version that it has.
+    if last_checkpoint(place) < version:
+        try:
+            new = write_new(log_file(place, version), lines.encode())
+        except OSError:
+            return Outcome.NOT_HERE  # Its own error tells more, if it has one too.
+        if new and last_checkpoint(place) >= version and not _is_there(place, adds, guards):
+            remove_file(place, log_file(place, version))
+            new = False
     table.update_incremental()
     return Outcome.DONE if new else Outcome.BEHIND
 
 
-def _suits(table: DeltaTable, place: str, version: int) -> bool:
-    if not is_local(place):
-        return False
-    asked, metadata = table.protocol(), table.metadata()
-    settings = metadata.configuration
-    interval = int(settings.get(_INTERVAL) or 0)
-    return (
-        asked.min_writer_version in (1, 2, 7)
-        and {*(asked.writer_features or ())} <= _FEATURES
-        and not any(settings.get(name) == "true" for name in _ASKS_MORE)
-        # Those on both sides of a checkpoint are deltalake's: it writes them behind one of these.
-        and interval > 2
-        and (version + 1) % interval > 1
-    )
+def came_before(table: DeltaTable, behind: int, app_ids: Collection[str]) -> str | None:
+    """Return which of some app ids has a commit in the versions behind one, up to the handle's.
+
+    Where the log does not tell it any more, it is the first of them.
+    """
+    for version in range(behind + 1, table.version() + 1):
+        found = commit_at(location_of(table), version)
+        if found is None:
+            return next(iter(app_ids))
+        for app_id in app_ids:
+            if app_id in found.guards:
+                return app_id
+    return None
+
+
+def _is_there(place: str, adds: Sequence[AddAction], guards: Sequence[tuple[str, Epoch]]) -> bool:
+    """Say whether a commit is in the log, as it is read from its last checkpoint."""
+    table = DeltaTable(place)
+    marked = all((table.transaction_version(app) or -1) >= int(at) for app, at in guards)
+    paths = paths_of(table)
+    return marked and all(each.path in paths for each in adds)
 
 
 def _actions(

@@ -10,6 +10,7 @@ import json
 import time
 import uuid
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -106,13 +107,17 @@ class StagedFiles:
         return self._adds
 
     def discard(self) -> None:
-        """Take the files away again."""
+        """Take the files away again, as far as storage lets us."""
+        names = [add.path for add in self._adds]
+        if self._path and self._path not in names:
+            names.append(self._path)
         if self._writer is not None:
-            self._writer.close()
+            with suppress(OSError):
+                self._writer.close()
             self._writer = None
-            self._files.delete_file(self._path)
-        for add in self._adds:
-            self._files.delete_file(add.path)
+        for name in names:
+            with suppress(OSError):
+                self._files.delete_file(name)
 
     def _begin_file(self, schema: pa.Schema) -> None:
         self._path = self._place.path(len(self._adds))
@@ -152,6 +157,18 @@ class StagedFiles:
         self._adds.append(as_addition(self._path, size, values, statistics_text(found)))
 
 
+def staged(table: DeltaTable, rows: pa.Table, place: FilePlace | None = None) -> StagedFiles:
+    """Write rows to a file, which is taken away again where that fails."""
+    files = StagedFiles(table, place)
+    try:
+        files.write(rows)
+        files.close()
+    except BaseException:
+        files.discard()
+        raise
+    return files
+
+
 def as_addition(path: str, size: int, values: Mapping[str, str], statistics: str) -> AddAction:
     """Return a file below a table's root as an addition to it."""
     return AddAction(path, size, dict(values), int(time.time() * 1000), True, statistics)
@@ -166,7 +183,7 @@ def _of_file(
     beside others that have them, for null in every row. Columns `without` hold NaN, which Parquet's
     bounds leave out and Delta's order has above all others: they have none.
     """
-    plain = {field.name for field in schema if not pa.types.is_nested(field.type)}
+    plain = _plain_columns(schema)
     low: dict[str, object] = {}
     high: dict[str, object] = {}
     nulls: dict[str, int] = {}
@@ -175,8 +192,8 @@ def _of_file(
         group = metadata.row_group(number)
         for place in range(group.num_columns):
             column = group.column(place)
-            name, found = column.path_in_schema, column.statistics
-            if name not in plain or found is None:
+            name, found = plain[place], column.statistics
+            if name is None or found is None:
                 continue
             if found.has_null_count:
                 nulls[name] = nulls.get(name, 0) + found.null_count
@@ -199,6 +216,24 @@ def _of_file(
         },
         "null_count": nulls,
     }
+
+
+def _plain_columns(schema: pa.Schema) -> list[str | None]:
+    """Return the names of a file's columns in their order, None for each below a nested one.
+
+    By its path alone `b` below `a` is not told from a column that is called `a.b`.
+    """
+    found: list[str | None] = []
+    for field_ in schema:
+        nested = pa.types.is_nested(field_.type)
+        found += [None] * _leaves(field_.type) if nested else [field_.name]
+    return found
+
+
+def _leaves(kind: pa.DataType) -> int:
+    if not pa.types.is_nested(kind):
+        return 1
+    return sum(_leaves(kind.field(place).type) for place in range(kind.num_fields))
 
 
 def _short(value: object, ending: str = "") -> object:

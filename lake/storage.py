@@ -13,6 +13,7 @@ Commits are atomic by conditional put on every store: of two writers of one vers
 from __future__ import annotations
 
 import functools
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -129,21 +130,35 @@ def log_file(uri: str, version: int) -> str:
     return f"{place_of(uri)[1]}/{_LOG}/{version:020d}.json"
 
 
+def last_checkpoint(uri: str) -> int:
+    """Return the version of a table's last checkpoint, of one on a disk; -1 where it has none."""
+    try:
+        with open(f"{place_of(uri)[1]}/{_LOG}/_last_checkpoint", encoding="utf-8") as file:
+            return int(json.load(file)["version"])
+    except FileNotFoundError:
+        return -1
+
+
 def write_new(path: str, content: bytes) -> bool:
     """Write a file of a disk that nobody sees in part; False where one of that name is there.
 
-    Of several writers at one moment one succeeds. Raises `OSError` where the disk's file system
-    has no second names of a file, by which that is decided.
+    Of several writers at one moment one succeeds. Raises `OSError`, where it is not there then: of
+    a disk that is full, or whose files have no second names, by which that is decided.
     """
     written = str(Path(path).with_name(f"_{uuid4().hex}{UNFINISHED}"))
     try:
         with open(written, "xb") as stream:
             stream.write(content)
-        os.link(written, path)
-    except FileExistsError:
-        return False
+        try:
+            os.link(written, path)
+        except OSError as error:
+            # The answer of a disk behind a network may be lost, and be asked for again.
+            if not (os.path.exists(path) and os.path.samefile(written, path)):
+                if isinstance(error, FileExistsError):
+                    return False
+                raise
     finally:
-        with suppress(FileNotFoundError):
+        with suppress(OSError):
             os.unlink(written)
     return True
 

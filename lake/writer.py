@@ -200,7 +200,6 @@ class ArrowWriter:
         if table.count() == 0:
             keep = pc.equal(rows[OP], UPSERT)
             return self.append(path, rows.filter(keep).drop_columns([OP]), guard)
-        before = table.version()
         rows = as_stored(schema_of(table), rows, table.table_uri)
         what = Upserts(
             rows=rows.drop_columns([OP]),
@@ -208,8 +207,9 @@ class ArrowWriter:
             keys=keys,
             newer=newer,
         )
-        if self._files.merge(table, what, guard.app_id, guard.epoch):
+        if self._files.merge(table, what, guard.app_id, guard.epoch, again=guard.again):
             return DeltaVersion(table.version())
+        before = table.version()
         self._merge(table, rows, guard, keys=keys, newer=newer)
         if table.version() == before:
             return self.append(path, schema_of(table).empty_table(), guard)
@@ -271,7 +271,8 @@ class ArrowWriter:
         guards = (guard, *others)
         if schema_mode != "overwrite":
             rows = as_stored(schema_of(table), rows, table.table_uri)
-            if mode == "append" and appended(table, rows, [(g.app_id, g.epoch) for g in guards]):
+            told = [(each.app_id, each.epoch) for each in guards]
+            if mode == "append" and appended(table, rows, told, again=guard.again):
                 return
         before = table.version()
         with _committing(table, guard, f"writing {rows.num_rows} rows to {table.table_uri}"):

@@ -9,14 +9,17 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake.transaction import AddAction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernel.errors import LeaseLost
+from kernel.errors import Incompatible, LeaseLost
 from kernel.positions import Epoch
+from lake import file_merges
 from lake.datasets import paths_of
 from lake.file_merges import FileMerges
 from lake.local_commits import OPERATION
+from lake.staged_files import StagedFiles
 from lake.tables import Tables
 from lake.writer import DELETE, OP, UPSERT, ArrowWriter, Guard
 
@@ -193,3 +196,77 @@ def test_columns_that_rows_lack_become_null_and_new_ones_are_added(scene: Scene)
     assert read is not None
     found = {row["id"]: (row["n"], row["more"]) for row in read.to_pylist()}
     assert found == {"a": (None, True), "b": (2, None), None: (3, None)}
+
+
+def test_a_merge_without_effect_behind_somebody_else_leaves_its_guard(scene: Scene) -> None:
+    gone = pa.table({"id": ["bb"], "n": [0], OP: [DELETE]})
+    with scene.tables.looked_at_once():
+        scene.tables.open(scene.path)
+        scene.other("another", id=["d"], n=[4])
+        scene.writer.merge(scene.path, gone, Guard("t", Epoch(2)), keys=["id"])
+    table = scene.tables.open(scene.path)
+    assert table is not None
+    assert table.transaction_version("t") == 2
+
+
+def test_another_thread_that_moves_the_handle_makes_no_row_twice(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close = StagedFiles.close
+
+    def beside(self: StagedFiles) -> list[AddAction]:
+        monkeypatch.setattr(StagedFiles, "close", close)
+        found = close(self)
+        scene.other("another", id=["d"], n=[4])
+        other = Tables().open(scene.path)
+        assert other is not None
+        other.optimize.compact()
+        scene.tables.open(scene.path)
+        return found
+
+    monkeypatch.setattr(StagedFiles, "close", beside)
+    scene.writer.merge(scene.path, CHANGE, Guard("t", Epoch(2)), keys=["id"])
+    assert scene.rows() == {"a": 1, "b": 20, "c": 40, "d": 4}
+    read = Tables().read(scene.path)
+    assert read is not None
+    assert read.num_rows == 4
+
+
+def test_keys_that_are_not_unique_are_left_to_merge(scene: Scene) -> None:
+    scene.other("another", id=["a"], n=[9])
+    twice = pa.table({"id": ["c", "c"], "n": [1, 2], OP: [UPSERT, UPSERT]})
+    once = pa.table({"id": ["a"], "n": [7], OP: [UPSERT]})
+    told = pa.table({"id": ["a", "a"], "n": [1, 2], OP: [UPSERT, UPSERT]})
+    scene.writer.merge(scene.path, once, Guard("t", Epoch(2)), keys=["id"])
+    table = scene.tables.open(scene.path)
+    assert table is not None
+    assert "num_target_rows_updated" in str(table.history(1)[0]["operationMetrics"])
+    scene.writer.merge(scene.path, twice, Guard("t", Epoch(3)), keys=["id"])
+    assert "num_target_rows_inserted" in str(table.history(1)[0]["operationMetrics"])
+    with pytest.raises(Incompatible):
+        scene.writer.merge(scene.path, told, Guard("t", Epoch(4)), keys=["id"])
+
+
+def test_what_is_large_once_it_is_unpacked_is_left_to_merge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_merges, "MOST_IN_MEMORY", 1_000_000)
+    path, writer = str(tmp_path), ArrowWriter(Tables())
+    rows = pa.table({"id": [*range(1_000)], "text": ["x" * 2_000] * 1_000})
+    writer.append(path, rows, Guard("t", Epoch(1)))
+    change = pa.table({"id": [5], "text": ["y"], OP: [UPSERT]})
+    writer.merge(path, change, Guard("t", Epoch(2)), keys=["id"])
+    found = Tables().open(path)
+    assert found is not None
+    assert "num_target_rows_updated" in str(found.history(1)[0]["operationMetrics"])
+
+
+def test_rows_that_are_held_are_one_piece(tmp_path: Path) -> None:
+    path, files = str(tmp_path), FileMerges()
+    writer = ArrowWriter(Tables(), files=files)
+    writer.append(path, pa.table({"id": [*range(100)]}), Guard("t", Epoch(1)))
+    for epoch in range(2, 20):
+        change = pa.table({"id": [epoch * 5], OP: [UPSERT]})
+        writer.merge(path, change, Guard("t", Epoch(epoch)), keys=["id"])
+    (held,) = files._held.values()
+    assert held["id"].num_chunks == 1

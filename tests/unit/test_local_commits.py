@@ -12,11 +12,13 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from deltalake.transaction import AddAction
 
-from kernel.errors import LeaseLost
+from kernel.errors import LeaseLost, Unavailable
 from kernel.positions import Epoch
 from lake import local_commits
 from lake.local_commits import Outcome, commit_here
+from lake.staged_files import StagedFiles
 from lake.tables import Tables
 from lake.writer import OP, UPSERT, ArrowWriter, Guard
 
@@ -159,13 +161,166 @@ def test_tables_that_ask_for_more_are_left_to_deltalake(
     tmp_path: Path, settings: dict[str, str]
 ) -> None:
     table = DeltaTable.create(str(tmp_path), ROWS.schema, configuration=settings)
-    assert commit_here(table, [], [], [("t", Epoch(1))], {}) is Outcome.NOT_HERE
+    assert commit_here(table, 0, [], [], [("t", Epoch(1))], {}) is Outcome.NOT_HERE
     assert table.version() == 0
+
+
+def test_a_log_that_was_cleaned_beyond_a_handle_loses_nothing(tmp_path: Path) -> None:
+    path, slow, fast = str(tmp_path), Tables(), ArrowWriter(Tables())
+    fast.append(path, ROWS, Guard("t", Epoch(1)))
+    with slow.looked_at_once():
+        ArrowWriter(slow).append(path, ROWS, Guard("t", Epoch(1)))  # It has that.
+        for epoch in range(1, 6):
+            fast.append(path, ROWS, Guard("another", Epoch(epoch)))
+        newest = DeltaTable(path)
+        newest.create_checkpoint()
+        for version in range(newest.version()):
+            (tmp_path / "_delta_log" / f"{version:020}.json").unlink()
+        with pytest.raises(LeaseLost):  # Nobody can tell any more who came in between.
+            ArrowWriter(slow).append(path, ROWS, Guard("t", Epoch(2)))
+    assert not (tmp_path / "_delta_log" / f"{2:020}.json").exists()
+    assert len([*tmp_path.glob("*.parquet")]) == 6
+    ArrowWriter(slow).append(path, ROWS, Guard("t", Epoch(2)))
+    table = DeltaTable(path)
+    assert (table.count(), table.transaction_version("t")) == (7, 2)
+
+
+def test_a_log_that_is_cleaned_at_the_very_moment_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, slow, fast = str(tmp_path), Tables(), ArrowWriter(Tables())
+    fast.append(path, ROWS, Guard("t", Epoch(1)))
+    looks: list[int] = []
+
+    def before_it_is_cleaned(_: str) -> int:
+        looks.append(0)
+        return -1 if len(looks) == 1 else 99
+
+    with slow.looked_at_once():
+        ArrowWriter(slow).append(path, ROWS, Guard("t", Epoch(1)))  # It has that.
+        fast.append(path, ROWS, Guard("another", Epoch(1)))
+        newest = DeltaTable(path)
+        newest.create_checkpoint()
+        for version in range(newest.version() + 1):
+            (tmp_path / "_delta_log" / f"{version:020}.json").unlink()
+        monkeypatch.setattr(local_commits, "last_checkpoint", before_it_is_cleaned)
+        with pytest.raises(LeaseLost):
+            ArrowWriter(slow).append(path, ROWS, Guard("t", Epoch(2)))
+    assert looks
+    monkeypatch.undo()
+    table = DeltaTable(path)
+    assert (table.count(), table.transaction_version("t")) == (2, 1)
+
+
+def test_another_thread_that_moves_the_handle_makes_no_row_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, tables = str(tmp_path), Tables()
+    ArrowWriter(tables).append(path, ROWS, Guard("t", Epoch(1)))
+    close = StagedFiles.close
+
+    def beside(self: StagedFiles) -> list[AddAction]:
+        monkeypatch.setattr(StagedFiles, "close", close)
+        ArrowWriter(Tables()).append(path, ROWS, Guard("t", Epoch(2)))
+        tables.open(path)
+        return close(self)
+
+    monkeypatch.setattr(StagedFiles, "close", beside)
+    with pytest.raises(LeaseLost):
+        ArrowWriter(tables).append(path, ROWS, Guard("t", Epoch(2)))
+    assert DeltaTable(path).count() == 2
+
+
+def test_a_rival_with_the_same_epoch_again_is_told(tmp_path: Path) -> None:
+    path, slow, fast = str(tmp_path), Tables(), ArrowWriter(Tables())
+    fast.append(path, ROWS, Guard("t", Epoch(1)))
+    with slow.looked_at_once():
+        slow.open(path)
+        fast.append(path, ROWS, Guard("t", Epoch(1), again=True))
+        with pytest.raises(LeaseLost):
+            ArrowWriter(slow).append(path, ROWS, Guard("t", Epoch(1), again=True))
+    assert DeltaTable(path).count() == 2
+
+
+def test_a_name_that_cannot_be_removed_behind_a_commit_takes_nothing_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = ArrowWriter(Tables())
+    writer.append(str(tmp_path), ROWS, Guard("t", Epoch(1)))
+    unlink = os.unlink
+
+    def refuse(path: str) -> None:
+        if str(path).endswith(".new"):
+            raise PermissionError("not now")
+        unlink(path)
+
+    monkeypatch.setattr(os, "unlink", refuse)
+    writer.append(str(tmp_path), ROWS, Guard("t", Epoch(2)))
+    assert DeltaTable(str(tmp_path)).to_pyarrow_table().num_rows == 2
+
+
+def test_an_answer_that_was_lost_is_a_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, link = ArrowWriter(Tables()), os.link
+    writer.append(str(tmp_path), ROWS, Guard("t", Epoch(1)))
+
+    def twice(source: str, target: str) -> None:
+        link(source, target)
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", twice)
+    writer.append(str(tmp_path), ROWS, Guard("t", Epoch(2)))
+    assert DeltaTable(str(tmp_path)).to_pyarrow_table().num_rows == 2
+
+
+def test_a_full_disk_is_told_as_such_and_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = ArrowWriter(Tables())
+    writer.append(str(tmp_path), ROWS, Guard("t", Epoch(1)))
+    before = {entry.name for entry in tmp_path.iterdir()}
+
+    def full(self: StagedFiles) -> list[AddAction]:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(StagedFiles, "close", full)
+    with pytest.raises(Unavailable, match="No space left"):
+        writer.append(str(tmp_path), ROWS, Guard("t", Epoch(2)))
+    change = pa.table({"id": [1], "name": ["b"], OP: [UPSERT]})
+    with pytest.raises(Unavailable, match="No space left"):
+        writer.merge(str(tmp_path), change, Guard("t", Epoch(2)), keys=["id"])
+    assert {entry.name for entry in tmp_path.iterdir()} == before
+
+
+def test_a_column_called_like_a_nested_one_has_bounds_of_its_own(tmp_path: Path) -> None:
+    rows = pa.table(
+        {"a.b": pa.array([5, None], pa.int64()), "a": [{"b": "x"}, None], "z": [[1], None]}
+    )
+    writer = ArrowWriter(Tables())
+    writer.append(str(tmp_path), rows, Guard("t", Epoch(1)))
+    writer.append(str(tmp_path), rows, Guard("t", Epoch(2)))
+    assert engine_of(tmp_path, 2) == "penstock"
+    log = (tmp_path / "_delta_log" / f"{2:020}.json").read_text().splitlines()
+    stats = next(json.loads(json.loads(line)["add"]["stats"]) for line in log if '"add"' in line)
+    assert stats["minValues"] == {"a.b": 5}
+    assert stats["nullCount"] == {"a.b": 1}
+    assert pl.scan_delta(str(tmp_path)).filter(pl.col("a.b") == 5).collect().height == 2
+
+
+def test_what_is_no_number_is_left_to_deltalake(tmp_path: Path) -> None:
+    rows = pa.table({"id": [1, 2], "v": [float("nan"), 1.0]})
+    writer = ArrowWriter(Tables())
+    for epoch in (1, 2):
+        writer.append(str(tmp_path), rows, Guard("t", Epoch(epoch)))
+    change = pa.table({"id": [3], "v": [float("nan")], OP: [UPSERT]})
+    writer.merge(str(tmp_path), change, Guard("t", Epoch(3)), keys=["id"])
+    assert {engine_of(tmp_path, version) == "penstock" for version in (1, 2, 3)} == {False}
 
 
 def test_a_path_that_a_log_would_write_otherwise_is_left_to_deltalake(tmp_path: Path) -> None:
     ArrowWriter(Tables()).append(str(tmp_path), ROWS, Guard("t", Epoch(1)))
     table = DeltaTable(str(tmp_path))
     gone = [{"path": "name=a%20b/part-0.parquet", "size_bytes": 1}]
-    assert commit_here(table, [], gone, [("t", Epoch(2))], {}) is Outcome.NOT_HERE
+    assert commit_here(table, table.version(), [], gone, [("t", Epoch(2))], {}) is Outcome.NOT_HERE
     assert local_commits._PLAIN_PATH.fullmatch("_gen/3/part-00000-abc.c000.snappy.parquet")
