@@ -18,7 +18,7 @@ from lake.staged_files import FilePlace, StagedFiles, staged
 
 MOST_BYTES = 8 * 2**20
 """Of more rows in memory deltalake makes files of the size that it likes."""
-_TRIES = 3
+_TRIES = 16
 _PARTITIONS = 16
 
 

@@ -33,12 +33,14 @@ from lake.exactness import as_stored
 from lake.file_appends import appended
 from lake.file_merges import FileMerges, Upserts
 from lake.guarded_commits import committing, guarded, mark_of, marked
+from lake.local_commits import came_before
 from lake.log_lengths import shorten
 from lake.pruning import within
 from lake.table_settings import TABLE_SETTINGS
 from lake.tables import Tables
 from schemas.identifiers import datafusion_name
 
+_TRIES = 4
 OP = "__op"
 UPSERT = "upsert"
 DELETE = "delete"
@@ -119,7 +121,7 @@ class ArrowWriter:
         table = self._tables.ensure(path, rows.schema, partition_by=partition_by)
         new = not reached(table, guard)
         if new:
-            self._write(table, rows, guard, mode="append", schema_mode="merge")
+            self._add(table, rows, guard)
         return DeltaVersion(table.version()), new
 
     def append_all(self, path: str, parts: Sequence[tuple[pa.Table, Guard]]) -> None:
@@ -132,7 +134,7 @@ class ArrowWriter:
         if new:
             rows = pa.concat_tables([rows for rows, _ in new])
             first, *others = [guard for _, guard in new]
-            self._write(table, rows, first, mode="append", schema_mode="merge", others=others)
+            self._add(table, rows, first, others)
 
     def claim(self, path: str, rows: pa.Table, guard: Guard) -> None:
         """Append rows as the first to write this epoch; for tables with several writers.
@@ -143,7 +145,7 @@ class ArrowWriter:
         table = self._tables.ensure(path, rows.schema)
         if reached(table, guard):
             raise LeaseLost(f"epoch {guard.epoch} of {guard.app_id} was written by somebody else")
-        self._write(table, rows, guard, mode="append", schema_mode="merge")
+        self._add(table, rows, guard)
 
     def overwrite(self, path: str, rows: pa.Table, guard: Guard) -> DeltaVersion:
         """Replace everything; see `TableWriter`."""
@@ -255,6 +257,25 @@ class ArrowWriter:
                 .when_not_matched_insert(columns, predicate=upsert)
                 .execute()
             )
+
+    def _add(
+        self, table: DeltaTable, rows: pa.Table, guard: Guard, others: Sequence[Guard] = ()
+    ) -> None:
+        """Append rows, behind whatever others commit meanwhile under app ids of their own.
+
+        deltalake gives up after fifteen commits of others, which come fast where they are ours.
+        """
+        apps = [each.app_id for each in (guard, *others)]
+        for tries in range(_TRIES, 0, -1):
+            behind = table.version()
+            try:
+                self._write(table, rows, guard, mode="append", schema_mode="merge", others=others)
+            except LeaseLost:
+                table.update_incremental()
+                if tries == 1 or came_before(table, behind, apps) is not None:
+                    raise
+            else:
+                return
 
     def _write(
         self,
