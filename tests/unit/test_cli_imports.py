@@ -261,7 +261,7 @@ def test_a_word_to_connect_loads_its_client_alone(tmp_path: Path) -> None:
     (tmp_path / "sources").mkdir()
     (tmp_path / "sources" / "shop.toml").touch()
     with HTTPServer(("127.0.0.1", 0), KnowsNoConnector) as connect:
-        Thread(target=connect.serve_forever, daemon=True).start()
+        Thread(target=connect.serve_forever, args=(0.01,), daemon=True).start()
         url = f"http://127.0.0.1:{connect.server_port}"
         (tmp_path / "penstock.toml").write_text(f'[connect]\nurl = "{url}"\n')
         loaded = loaded_by([["source", "pause", "shop"]], tmp_path).keys()

@@ -53,7 +53,7 @@ def answering(
             pass
 
     with HTTPServer(("127.0.0.1", 0), Answering) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         url = f"http://127.0.0.1:{server.server_port}"
         monkeypatch.setenv("PENSTOCK_SERVICE_URL", url)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import httpx
+import uvicorn.server
 
 from schemas.registry import MemoryRegistry, SchemaRegistry
 from service.access import Access
@@ -24,6 +28,17 @@ from tests.support.services.waiting import until
 
 _LIMITS = httpx.Limits(keepalive_expiry=2.0)
 """Connections that rest are let go before the service closes them, which it does after 5 s."""
+_REST_S = 0.01
+_sleep = asyncio.sleep
+
+
+def _rest(seconds: float) -> Coroutine[Any, Any, None]:
+    return _sleep(min(seconds, _REST_S))
+
+
+# Servers of this process are begun and ended hundreds of times in a run, and each rests for a tenth
+# of a second before it sees that it shall end, and as long again before it does.
+uvicorn.server.asyncio = SimpleNamespace(**{**vars(asyncio), "sleep": _rest})
 
 
 def free_port() -> int:

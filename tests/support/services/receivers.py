@@ -53,6 +53,7 @@ def http_receiver() -> Iterator[HttpReceiver]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
 
         def do_POST(self) -> None:
             length = int(self.headers["content-length"])
@@ -147,7 +148,7 @@ def smtp_sink() -> Iterator[SmtpSink]:
 @contextmanager
 def serving(server: socketserver.BaseServer) -> Iterator[None]:
     """Serve in a thread until the end of the block."""
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
         yield
