@@ -115,7 +115,7 @@ def test_appends_to_a_store_that_lost_events_are_refused_by_name() -> None:
     async def body() -> None:
         commit = BreakingCommit()
         commit.lost = True
-        appender = Appender(commit, Head())
+        appender = Appender(commit, Head(), limits=AppendLimits(idle_s=0.01))
         appender.start()
         with pytest.raises(StoreDiverged):
             await appender.append(request(to("order-1")))

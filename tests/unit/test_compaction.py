@@ -160,8 +160,11 @@ def test_tables_that_no_epoch_names_are_kept_small_too(lake: Lake) -> None:
     assert removed["epochs"] == removed["history/x"] == 2
 
 
-def test_what_was_removed_before_a_rest_goes_at_the_start(lake: Lake) -> None:
+def test_what_was_removed_before_a_rest_goes_at_the_start(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The log soon tells of it no more."""
+    monkeypatch.setattr(compaction, "_REST_S", 0.01)
     name = "current/x"
     path, writer = lake.path(name), ArrowWriter(Tables())
     for n in (1, 2, 3):

@@ -11,9 +11,16 @@ from typing import Any
 import pytest
 
 from eventstore import workspace_files
+from eventstore.deciders import live_deciders
 from eventstore.deciders.live_deciders import LiveDeciders
 from eventstore.deciders.workspace_code import PATTERNS, ToldCode
 from kernel.errors import Unavailable
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workspace_files, "_EVERY_S", 0.01)
+    monkeypatch.setattr(live_deciders, "_LOOK_S", 0.01)
 
 
 class Loaded:
