@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from kernel.errors import Unavailable
 from schemas.registry import MemoryRegistry, RegisteredSchema
 from tests.support.services.http import service_in_thread
+from tests.support.store.postgres import Cluster, database
 
 PAID = {
     "type": "record",
@@ -33,6 +35,14 @@ PAYMENT = {
     "amount": 12.3,
     "ref": "CF468130-867B-49FB-8318-A28DCF1834AB",
 }
+
+
+@pytest.fixture(scope="module")
+def refusing(postgres_cluster: Cluster) -> Iterator[httpx.Client]:
+    """One service for all that is refused: it never has a schema."""
+    with database(postgres_cluster) as dsn, service_in_thread(dsn) as client:
+        yield client
+        assert client.get("/v1/schemas").json()["schemas"] == []
 
 
 def post(http: httpx.Client, type_: str, data: object, stream: str = "order-1") -> httpx.Response:
@@ -138,11 +148,10 @@ def test_schemas_only_change_compatibly(postgres_dsn: str) -> None:
         ("order.paid", 7),
     ],
 )
-def test_what_is_no_schema_is_refused(postgres_dsn: str, subject: str, schema: object) -> None:
-    with service_in_thread(postgres_dsn) as http:
-        refused = add(http, subject, schema)
-        assert refused.status_code == 422, refused.text
-        assert refused.json()["type"] in ("invalid-request", "schema-violation")
+def test_what_is_no_schema_is_refused(refusing: httpx.Client, subject: str, schema: object) -> None:
+    refused = add(refusing, subject, schema)
+    assert refused.status_code == 422, refused.text
+    assert refused.json()["type"] in ("invalid-request", "schema-violation")
 
 
 def test_concurrent_inference_loses_no_field(postgres_dsn: str) -> None:
