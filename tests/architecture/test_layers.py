@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from tests.architecture.tree import ROOT, name_of, parsed, sources
 KERNEL_MODULES = 7
 
 
+@cache
 def imported_roots(path: Path) -> set[str]:
     """Return the first parts of all modules that a file imports, wherever in the file."""
     roots: set[str] = set()

@@ -20,8 +20,13 @@ TEXT_SUFFIXES = {
 }
 
 
-def files() -> Iterator[Path]:
-    """Yield every file that belongs to the repository, none that `.gitignore` names."""
+@cache
+def files() -> tuple[Path, ...]:
+    """Return every file that belongs to the repository, none that `.gitignore` names."""
+    return tuple(_listed())
+
+
+def _listed() -> Iterator[Path]:
     folders = [ROOT]
     while folders:
         for path in sorted(folders.pop().iterdir()):
@@ -57,22 +62,24 @@ def texts() -> Iterator[tuple[Path, str]]:
                 continue
 
 
-def sources() -> list[Path]:
+@cache
+def sources() -> tuple[Path, ...]:
     """Return the Python files of the product, benchmarks and examples; not the tests."""
-    return [
+    return tuple(
         path
         for path in files()
         if path.suffix == ".py" and path.relative_to(ROOT).parts[0] in SOURCE_ROOTS
-    ]
+    )
 
 
-def checks() -> list[Path]:
+@cache
+def checks() -> tuple[Path, ...]:
     """Return the Python files under `tests/`."""
-    return [
+    return tuple(
         path
         for path in files()
         if path.suffix == ".py" and path.relative_to(ROOT).parts[0] == "tests"
-    ]
+    )
 
 
 def package_inits() -> list[Path]:
@@ -102,6 +109,7 @@ def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+@cache
 def _ignore_patterns() -> list[str]:
     lines = (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
     return [line.strip().rstrip("/") for line in lines if line.strip() and not line.startswith("#")]

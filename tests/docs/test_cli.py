@@ -14,7 +14,9 @@ from typer.core import TyperCommand, TyperOption
 from tests.architecture.tree import name_of, parsed, sources
 from tests.docs.cli_reference import PAGE, leaves, page
 from tests.docs.markdown import pages
+from tests.support.services.workers import CODE
 
+pytestmark = pytest.mark.xdist_group(CODE)
 COMMANDS = [pytest.param(name, command, id=name) for name, command in sorted(leaves())]
 
 

@@ -15,6 +15,9 @@ from kernel import errors
 from kernel.errors import PenstockError, Retry, exit_code, retry_directive
 from tests.architecture.tree import PACKAGES, ROOT, name_of, parsed, sources
 from tests.docs.markdown import table
+from tests.support.services.workers import CODE
+
+pytestmark = pytest.mark.xdist_group(CODE)
 
 
 def tree(root: type[PenstockError] = PenstockError) -> Iterator[type[PenstockError]]:

@@ -5,8 +5,8 @@ that ask for Spark alone (in `make test` a part of the former), and those of the
 they share is started once per group. Every other file is a group of its own: its fixtures are made
 once, too. Groups are given out in the order of their first tests: the warm stack, Spark and the
 whole stack, then folders whose files take long, then folders of quick files, so that no worker is
-left with a long group while the other has nothing to do. Without workers nothing of this has an
-effect.
+left with a long group while the other has nothing to do. Who reads the code is one worker's, too:
+it parses all files once. Without workers nothing of this has an effect.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ WHOLE = "whole_stack"
 LONG = ("stack", "spark", "whole")
 """The long groups, in the order in which they begin. A test of the warm stack may use Spark too."""
 
-QUICK = frozenset({"architecture", "docs", "unit"})
+CODE = "architecture"
+"""The folder of tests that read the code, and the group of all that do."""
+QUICK = frozenset({"docs", "unit"})
 """Folders whose files take a second or two each."""
 
 
@@ -63,7 +65,7 @@ def _group(item: pytest.Item) -> str:
         assert SHARED.isdisjoint(fixtures), f"{item.nodeid} would start the warm stack once more"
         return "whole"
     if SHARED.isdisjoint(fixtures):
-        return item.nodeid.partition("::")[0]
+        return CODE if _folder(item) == CODE else item.nodeid.partition("::")[0]
     return "stack" if "stack" in fixtures else spark_group()
 
 
@@ -71,4 +73,8 @@ def _rank(item: pytest.Item) -> int:
     marker = item.get_closest_marker("xdist_group")
     if marker is not None and marker.args[0] in LONG:
         return LONG.index(marker.args[0])
-    return len(LONG) + (item.nodeid.split("/")[1] in QUICK)
+    return len(LONG) + (_folder(item) in QUICK)
+
+
+def _folder(item: pytest.Item) -> str:
+    return item.nodeid.split("/")[1]
