@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from penstock_client import NewEvent, NotFound, Refused, StreamGone, VersionConflict
-from tests.clients.worlds import WORLDS, Body, World, opened
+from tests.clients.worlds import ONE_OF_EACH, WORLDS, Body, World, opened
 
 Run = Callable[[Body], None]
 
 
-@pytest.fixture(params=WORLDS)
+@pytest.fixture(params=ONE_OF_EACH)
 def run(request: pytest.FixtureRequest) -> Iterator[Run]:
     """Run a coroutine function in a fresh world."""
     dsn = request.getfixturevalue("postgres_dsn") if "server" in request.param else None
@@ -151,6 +151,7 @@ def test_streams_and_categories_are_listed(run: Run) -> None:
     run(body)
 
 
+@pytest.mark.parametrize("run", WORLDS, indirect=True)
 def test_one_stream_of_all_events(run: Run) -> None:
     async def body(world: World) -> None:
         for name in ("order-1", "order-10", "order-1"):

@@ -192,12 +192,14 @@ def path(case: tuple[str, str], request: pytest.FixtureRequest, tmp_path: Path) 
     return f"{root}/of@20two"
 
 
-everywhere = pytest.mark.parametrize(
-    "case",
-    [*CASES, pytest.param(("spark", "s3"), marks=pytest.mark.matrix)],
-    ids="-".join,
-    indirect=True,
-)
+def by_cases(*quick: tuple[str, str]) -> pytest.MarkDecorator:
+    """Try these cases in `make test`, and all of them in the matrix."""
+    others = [case for case in (*CASES, ("spark", "s3")) if case not in quick]
+    slow = [pytest.param(case, marks=pytest.mark.matrix) for case in others]
+    return pytest.mark.parametrize("case", [*quick, *slow], ids="-".join, indirect=True)
+
+
+everywhere = by_cases(*CASES)
 """By Spark and on S3 in `make test`, too: what the two writers do each in a way of its own."""
 
 
@@ -436,7 +438,7 @@ def test_a_commit_of_another_under_the_same_app_id_is_a_conflict(
     assert stored(path) == [(1, "a", 1), (2, "theirs", 1)]
 
 
-@everywhere
+@by_cases(("spark", "folder"), ("arrow", "s3"))
 def test_each_goes_on_where_the_other_stopped(
     case: tuple[str, str], spark: SparkSession, path: str
 ) -> None:

@@ -38,7 +38,7 @@ for process in java:
 """
 
 
-@pytest.mark.parametrize("how", ["killed", "stopped"])
+@pytest.mark.parametrize("how", ["killed", pytest.param("stopped", marks=pytest.mark.matrix)])
 def test_p11_spark_that_answered_once_is_asked_again(how: str) -> None:
     run = subprocess.run(
         [sys.executable, "-c", ASKS, how],

@@ -170,6 +170,7 @@ def test_a_part_that_never_answers_is_given_up(stack: Bench, tmp_path: Path) -> 
     assert not stack.living()
 
 
+@pytest.mark.matrix
 def test_a_part_that_hangs_is_shown_until_it_answers_again(stack: Bench) -> None:
     stack.up(stack.part("frozen"))
     pid = control.kill_part(stack.root, "frozen", signal.SIGSTOP)
@@ -248,6 +249,7 @@ def test_a_part_that_stands_still_is_told_with_the_next_command(stack: Bench, fr
     if frozen:
         os.kill(pid, signal.SIGCONT)
         until(lambda: of_parts(status_of(stack.root)) == [], "it answers again")
+        assert stack.states()["part"]["restarts"] == 0
     control.down(stack.root)
     assert of_parts(status_of(stack.root)) == [], "what is stopped does not stand still"
 

@@ -73,7 +73,7 @@ CASES = {**REGIONS, **MORE, **PATTERNS}
 TABLES = ("foreign key, grouped by the other", "three on each other", "tables, anti")
 """Of tables and projections the cases that have what others have too."""
 FURTHER = ("cumulating", "ranks", "count windows", "two streams", "semi", "in", "union")
-FURTHER += ("except", "right", "cube", "as of, semi", "as of, anti", "as of, right")
+FURTHER += ("except", "right", "cube", "rollup", "as of, semi", "as of, anti", "as of, right")
 FURTHER += ("pattern, overlapping", "pattern, reluctant", "pattern, all rows together")
 """What other cases have too, in another combination."""
 
