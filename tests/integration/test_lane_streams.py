@@ -27,6 +27,7 @@ from pipeline.commit.manifest import Manifest
 from pipeline.commit.manifest_rows import Committed
 from pipeline.executor import Executor, ExecutorChoice
 from pipeline.installs.install_book import InstallBook
+from pipeline.lanes import lane_book
 from pipeline.lanes.lane_book import LaneBook
 from pipeline.read.kafka_topics import KafkaTopics
 from pipeline.read.lane_runs import LaneRuns
@@ -206,7 +207,10 @@ def test_p9_a_lane_without_its_registry_is_held_alone_and_read_when_it_is_back(
     assert epochs == list(range(epochs[0], epochs[0] + len(epochs)))
 
 
-def test_p9_a_lane_whose_topic_has_no_leader_is_held_alone_until_it_has_one(lanes: Lanes) -> None:
+def test_p9_a_lane_whose_topic_has_no_leader_is_held_alone_until_it_has_one(
+    lanes: Lanes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lane_book, "PAUSES_S", lane_book.PAUSES_S[:3])
     lanes.topics.lost = frozenset({lanes.readings})
     lanes.send(pings=5, readings=7)
     lanes.begin()

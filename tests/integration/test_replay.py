@@ -38,6 +38,7 @@ from tests.support.lake.small_lake import (
     more,
     some_departures,
 )
+from tests.support.services.tier import examples
 
 
 @pytest.fixture
@@ -317,7 +318,7 @@ def test_swaps_beside_a_live_runner_lose_nothing(small: SmallLake) -> None:
     runner = threading.Thread(target=live)
     runner.start()
     try:
-        for _ in range(2):
+        for _ in range(examples(1, matrix=2)):
             made.build("latest")
             swap(small.site, "latest", lambda replay: made.catch_up(replay, made.head()))
     finally:

@@ -19,6 +19,7 @@ from tests.support.lake.small_lake import (
     SmallLake,
     more,
 )
+from tests.support.services.tier import examples
 
 KEPT_SMALL = [*PROJECTIONS, *STEPS, *FINAL, *CHAIN]
 
@@ -39,7 +40,7 @@ def jobs_of(spark: SparkSession) -> Iterator[list[int]]:
 def test_a_small_round_starts_no_job(spark: SparkSession, lake: Lake) -> None:
     small = SmallLake(spark, lake)
     small.deploy(*KEPT_SMALL)
-    for number in (1, 2, 3):
+    for number in range(1, 1 + examples(2, matrix=3)):
         with jobs_of(spark) as derived:
             more(small, number)
         assert derived == [], f"typed tables and histories, round {number}"
