@@ -16,6 +16,7 @@ from projections.sql.comma_joins import with_conditions
 from projections.sql.expressions import FUNCTIONS, OPERATORS, render
 from projections.sql.named_windows import with_named_windows
 from projections.sql.places import Script
+from projections.sql.refusals import refuse_forms, refuse_words
 from projections.sql.tokens import SPARK, parsed
 from projections.sql.window_spellings import with_windows, without_table_functions
 
@@ -29,8 +30,9 @@ def read_query(script: Script, tokens: list[Token]) -> exp.Expr:
     """Read the tokens of a query as Spark SQL. Raises `InvalidRequest` at what is none."""
     tokens = without_table_functions(script, tokens)
     _refuse_surplus(script, tokens)
-    _refuse_zones(script, tokens)
-    return with_conditions(with_windows(with_named_windows(script, parsed(script, tokens))))
+    refuse_words(script, tokens)
+    query = refuse_forms(script, parsed(script, tokens))
+    return with_conditions(with_windows(with_named_windows(script, query)))
 
 
 def _refuse_surplus(script: Script, tokens: Sequence[Token]) -> None:
@@ -43,23 +45,6 @@ def _refuse_surplus(script: Script, tokens: Sequence[Token]) -> None:
                 f"{name.lower()} does not take {count} arguments",
                 at=int(token.start),
                 fix="Leave out what it does not take, or name the function that does.",
-            )
-
-
-def _refuse_zones(script: Script, tokens: Sequence[Token]) -> None:
-    """Raise `InvalidRequest` at AT TIME ZONE, which Spark has not.
-
-    Elsewhere it turns to the zone what has none, and from it what has one; the parser takes both
-    for one function.
-    """
-    words = [token.text.upper() for token in tokens]
-    for place, token in enumerate(tokens):
-        if words[place : place + 3] == ["AT", "TIME", "ZONE"]:
-            raise script.refusal(
-                "AT TIME ZONE is not read",
-                at=int(token.start),
-                fix="Write from_utc_timestamp(t, 'Europe/Berlin') for what clocks there show at a "
-                "moment, to_utc_timestamp(t, 'Europe/Berlin') for the moment at which they show t.",
             )
 
 

@@ -182,7 +182,9 @@ def _check_join(script: Script, join: exp.Expr, at: int) -> None:
     ]
     plain = (side, kind) in (("", ""), ("", "INNER"), ("LEFT", ""), ("LEFT", "OUTER"))
     if unknown or not plain:
-        words = " ".join(filter(None, [*(word.upper() for word in unknown), side, kind]))
+        words = " ".join(
+            filter(None, [*((join.text(word) or word).upper() for word in unknown), side, kind])
+        )
         raise script.refusal(f"{words} JOIN is not compiled yet", at=place, fix=_JOIN_FORM)
     if not join.args.get("on") and not join.args.get("using"):
         raise script.refusal("a JOIN without ON", at=place, fix=_JOIN_FORM)

@@ -174,7 +174,9 @@ def _kind(script: Script, join: exp.Expr, at: int) -> JoinKind:
         raise script.refusal(_NO_PAIRS[0], at=at, fix=_NO_PAIRS[1])
     kind = _KINDS.get((side, word))
     if unknown or kind is None:
-        words = " ".join(filter(None, [*(each.upper() for each in unknown), side, word]))
+        words = " ".join(
+            filter(None, [*((join.text(each) or each).upper() for each in unknown), side, word])
+        )
         raise script.refusal(f"{words} JOIN is not compiled yet", at=at, fix=_FORM)
     if not join.args.get("on") and not join.args.get("using"):
         raise script.refusal("a JOIN without ON", at=at, fix=_FORM)

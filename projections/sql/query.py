@@ -29,7 +29,6 @@ _REFUSED_CLAUSES = {
         "Order when you read it, or say how many rows are the first: ORDER BY … LIMIT 10.",
     ),
     "offset": ("OFFSET is not compiled", "Skip rows when you read it."),
-    "laterals": ("LATERAL VIEW is not compiled yet", "Publish one event for each element."),
 }
 _KNOWN_CLAUSES = ("expressions", "from_", "joins", "where", "group", "having")
 

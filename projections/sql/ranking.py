@@ -44,6 +44,10 @@ _FRAMES = (
     "ROWS BETWEEN n PRECEDING AND m PRECEDING, and RANGE BETWEEN INTERVAL … PRECEDING AND CURRENT "
     "ROW over one ascending time."
 )
+_FUNCTIONS = (
+    "Before OVER there are COUNT, SUM, AVG, MIN, MAX, COUNT_IF, BOOL_AND and BOOL_OR without "
+    "DISTINCT, ROW_NUMBER, RANK, DENSE_RANK, LAG, LEAD, FIRST_VALUE and LAST_VALUE."
+)
 _SO_FAR = Frame(rows=False, before=None, after=0)
 """What OVER with ORDER BY is about if it names no frame."""
 
@@ -112,6 +116,10 @@ class Windows:
         )
 
     def _result(self, window: exp.Expr) -> exp.Expr:
+        if isinstance(window.this, exp.RespectNulls):
+            # It says what is so without it.
+            window = window.copy()
+            window.set("this", window.this.this)
         text = render(window)
         if text not in self._results:
             self._check_parts(window)
@@ -142,14 +150,13 @@ class Windows:
         if isinstance(found, (exp.Filter, *AGGREGATES)):
             called = aggregate_of(names, found)
             if called.distinct:
-                raise self._refusal(found, "DISTINCT before OVER is not compiled")
+                raise self._refusal(found, "DISTINCT before OVER is not compiled", fix=_FUNCTIONS)
             return called
         if kind in _RANKS:
             return Called(function=_RANKS[kind], argument=None, kind="", type="INT")
         if kind not in _NEIGHBOURS:
-            raise self._refusal(
-                found, f"{type(found).__name__.upper()} before OVER is not compiled"
-            )
+            word = "IGNORE NULLS" if isinstance(found, exp.IgnoreNulls) else found.key.upper()
+            raise self._refusal(found, f"{word} before OVER is not compiled", fix=_FUNCTIONS)
         offset = found.args.get("offset")
         if offset is not None and not (isinstance(offset, exp.Literal) and offset.is_int):
             raise self._refusal(found, f"{render(found)}: the offset is a number, 0 or more")
@@ -262,5 +269,5 @@ class Windows:
             return int(bound.name)
         raise self._refusal(window, "a frame of no fixed number of rows")
 
-    def _refusal(self, node: exp.Expr, message: str) -> Exception:
-        return self._names.script.refusal(message, at=offset_of(node, self._names.at), fix=_FRAMES)
+    def _refusal(self, node: exp.Expr, message: str, fix: str = _FRAMES) -> Exception:
+        return self._names.script.refusal(message, at=offset_of(node, self._names.at), fix=fix)

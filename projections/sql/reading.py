@@ -190,6 +190,7 @@ class _Reader:
 
     def _select(self, select: exp.Select, named: Mapping[str, exp.Expr]) -> Node:
         at = offset_of(select, self.at)
+        is_distinct(self.script, select, at)
         refuse_clauses(self.script, select, at, known=_STEPS)
         shared = shared_columns(select.args.get("joins") or [])
         select = mirrored(self.script, joins.without_subqueries(self.script, select, at), at)

@@ -1,0 +1,117 @@
+"""Words of other dialects that the parser takes, and that are not what they say, or nothing, here.
+
+Each is refused at its place with a form that works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlglot import Token, exp
+
+from projections.sql.expressions import render
+from projections.sql.places import Script, offset_of
+
+_WORDS = {
+    ("AT", "TIME", "ZONE"): (
+        "AT TIME ZONE is not read",
+        "Write from_utc_timestamp(t, 'Europe/Berlin') for what clocks there show at a moment, "
+        "to_utc_timestamp(t, 'Europe/Berlin') for the moment at which they show t.",
+    ),
+    ("EMIT", "CHANGES"): (
+        "EMIT CHANGES is not read: a projection is kept by itself",
+        "Leave it out; what is given out is an option, as WITH (emit = 'final').",
+    ),
+    ("EMIT", "FINAL"): (
+        "EMIT FINAL is not read",
+        "Write it as an option of the projection: WITH (emit = 'final').",
+    ),
+    ("WINDOW", "TUMBLING", "("): (
+        "WINDOW TUMBLING is not read",
+        "Group by the window: GROUP BY key, TUMBLE(occurred_at, '1 hour').",
+    ),
+    ("WINDOW", "HOPPING", "("): (
+        "WINDOW HOPPING is not read",
+        "Group by the window: GROUP BY key, HOP(occurred_at, '10 minutes', '1 hour').",
+    ),
+    ("WINDOW", "SESSION", "("): (
+        "WINDOW SESSION is not read",
+        "Group by the session: GROUP BY key, SESSION(occurred_at, '30 minutes').",
+    ),
+}
+"""AT TIME ZONE turns to the zone what has none, and from it what has one; Spark has it not."""
+_FIELDS = (
+    *("YEAR", "Y", "YEARS", "YR", "YRS", "YEAROFWEEK", "QUARTER", "QTR"),
+    *("MONTH", "MON", "MONS", "MONTHS", "WEEK", "W", "WEEKS", "DAY", "D", "DAYS"),
+    *("DAYOFWEEK", "DOW", "DAYOFWEEK_ISO", "DOW_ISO", "DOY", "HOUR", "H", "HOURS", "HR", "HRS"),
+    *("MINUTE", "M", "MIN", "MINS", "MINUTES", "SECOND", "S", "SEC", "SECONDS", "SECS"),
+)
+"""What Spark takes from a time."""
+_OF_ROWS = (exp.Unnest, exp.Explode, exp.ExplodeOuter, exp.Posexplode, exp.Inline)
+
+
+def refuse_words(script: Script, tokens: Sequence[Token]) -> None:
+    """Raise `InvalidRequest` at words that stand for nothing here."""
+    words = [token.text.upper() for token in tokens]
+    for place, token in enumerate(tokens):
+        for known, (message, fix) in _WORDS.items():
+            if tuple(words[place : place + len(known)]) == known:
+                raise script.refusal(message, at=int(token.start), fix=fix)
+
+
+def refuse_forms(script: Script, query: exp.Expr) -> exp.Expr:
+    """Return a query as it is. Raises `InvalidRequest` at a form that Spark has not."""
+    for found in query.walk():
+        said = _said(found)
+        if said is not None:
+            raise script.refusal(said[0], at=offset_of(found, offset_of(query, 0)), fix=said[1])
+    return query
+
+
+def _said(found: exp.Expr) -> tuple[str, str] | None:
+    if isinstance(found, _OF_ROWS):
+        return (
+            "elements of arrays and maps are not read as rows (UNNEST, explode) yet",
+            "Publish one event for each element, or take known places: element_at(tags, 1).",
+        )
+    if isinstance(found, exp.Lateral) and isinstance(found.this, exp.Subquery):
+        return (
+            "LATERAL is not compiled",
+            "Join a query by what it equates: LEFT JOIN (SELECT key, MAX(x) AS x FROM t GROUP BY "
+            "key) y ON y.key = …; one aggregate may stand in SELECT as a subquery.",
+        )
+    if isinstance(found, exp.Pivot):
+        return (
+            "PIVOT and UNPIVOT are not compiled",
+            "Write a column for each value: SUM(x) FILTER (WHERE region = 'north') AS north.",
+        )
+    if isinstance(found, exp.Floor | exp.Ceil) and found.args.get("to") is not None:
+        unit = found.text("to").upper()
+        more = "" if isinstance(found, exp.Floor) else f" + INTERVAL 1 {unit} where t is later"
+        return (
+            f"{type(found).__name__.upper()} of a time is not read",
+            f"Write date_trunc('{unit}', t){more}.",
+        )
+    if isinstance(found, exp.Between) and found.args.get("symmetric"):
+        return (
+            "BETWEEN SYMMETRIC is not read",
+            "Say which is the less: x BETWEEN LEAST(a, b) AND GREATEST(a, b).",
+        )
+    return _of_field(found)
+
+
+def _of_field(found: exp.Expr) -> tuple[str, str] | None:
+    if isinstance(found, exp.Extract):
+        field = found.name
+    elif isinstance(found, exp.Anonymous) and found.name.lower() in ("date_part", "datepart"):
+        first = next(iter(found.expressions), None)
+        field = first.name if isinstance(first, exp.Literal) and first.is_string else ""
+    else:
+        return None
+    if not field or field.upper() in _FIELDS:
+        return None
+    return (
+        f"{render(found)}: Spark takes no {field.upper()} from a time",
+        "There are YEAR, QUARTER, MONTH, WEEK, DAY, DOW, DOW_ISO, DOY, HOUR, MINUTE and SECOND; "
+        "seconds since 1970 are unix_seconds(t).",
+    )

@@ -1,0 +1,72 @@
+"""Words of Flink, ksqlDB and other databases that are read over, or that Spark has not."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernel.errors import InvalidRequest
+from tests.support.oracles.sql_world import planned
+
+FROM = "FROM STREAM events.flight.departed"
+AT = "occurred_at"
+GROUPS = f"SELECT carrier AS position, COUNT(*) AS n {FROM}"
+JOINED = "SELECT carrier, MAX(delay) AS m FROM STREAM events.flight.departed GROUP BY carrier"
+
+
+def rows_sql(query: str) -> str:
+    return planned(f"CREATE PROJECTION p WITH (key = 'position') AS {query}").rows_sql
+
+
+@pytest.mark.parametrize(
+    ("query", "said", "form"),
+    [
+        (f"SELECT position {FROM} WHERE delay BETWEEN SYMMETRIC 5 AND 1", "SYMMETRIC", "LEAST"),
+        (
+            f"SELECT position, FLOOR({AT} TO HOUR) AS h {FROM}",
+            "FLOOR of a time",
+            "date_trunc",
+        ),
+        (f"SELECT position, CEIL({AT} TO DAY) AS h {FROM}", "CEIL of a time", "INTERVAL 1 DAY"),
+        (f"SELECT position, EXTRACT(EPOCH FROM {AT}) AS e {FROM}", "no EPOCH", "unix_seconds"),
+        (f"SELECT position, date_part('isodow', {AT}) AS e {FROM}", "no ISODOW", "DOW_ISO"),
+        (f"{GROUPS} GROUP BY carrier EMIT CHANGES", "EMIT CHANGES", "Leave it out"),
+        (f"{GROUPS} WINDOW TUMBLING (SIZE 1 HOUR) GROUP BY carrier", "TUMBLING", "TUMBLE("),
+        (f"{GROUPS} WINDOW SESSION (5 MINUTES) GROUP BY carrier", "SESSION", "SESSION("),
+        (f"SELECT position, e {FROM} LATERAL VIEW explode(x) t AS e", "as rows", "element_at"),
+        (f"SELECT position, e {FROM} CROSS JOIN UNNEST(x) AS t (e)", "as rows", "element_at"),
+        (f"SELECT position, explode(x) AS e {FROM}", "as rows", "element_at"),
+        (f"SELECT position, a {FROM} PIVOT (SUM(delay) FOR carrier IN ('a'))", "PIVOT", "FILTER"),
+        (f"SELECT a.position {FROM} a LEFT JOIN LATERAL ({JOINED}) b ON true", "LATERAL", "Join"),
+        (
+            f"SELECT DISTINCT ON (carrier) position {FROM} ORDER BY carrier",
+            "DISTINCT ON",
+            "QUALIFY",
+        ),
+        (f"SELECT position, NTILE(4) OVER (ORDER BY delay) AS n {FROM}", "NTILE", "Before OVER"),
+        (
+            f"SELECT position, LAG(delay) IGNORE NULLS OVER (ORDER BY {AT}) AS n {FROM}",
+            "IGNORE NULLS before OVER",
+            "Before OVER",
+        ),
+        (f"SELECT a.position {FROM} a NATURAL JOIN ({JOINED}) b", "NATURAL JOIN", "JOIN x ON"),
+    ],
+)
+def test_what_is_said_elsewhere_is_refused_with_a_form_that_works(
+    query: str, said: str, form: str
+) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        rows_sql(query)
+    assert said in caught.value.message
+    assert caught.value.message.startswith("<sql>:4:")
+    assert form in (caught.value.remedy or "")
+
+
+def test_respect_nulls_is_what_is_so_without_it() -> None:
+    query = f"SELECT position, LAG(delay) {{}} OVER (ORDER BY {AT}) AS n {FROM}"
+    assert rows_sql(query.format("RESPECT NULLS")) == rows_sql(query.format(""))
+
+
+@pytest.mark.parametrize("field", ["YEAR", "quarter", "WEEK", "DOW", "DOW_ISO", "doy", "SECONDS"])
+def test_what_spark_takes_from_a_time_is_read(field: str) -> None:
+    assert rows_sql(f"SELECT position, EXTRACT({field} FROM {AT}) AS e {FROM}")
+    assert rows_sql(f"SELECT position, date_part('{field}', {AT}) AS e {FROM}")
