@@ -37,6 +37,7 @@ from projections.sql.scope import WINDOW_COLUMNS
 from projections.sql.shape import END, PARTIAL, Input, InputKind, Plan, Strategy
 from projections.sql.spark_text import SparkText
 from projections.sql.tree import Newest, is_stateful, scans, walk
+from projections.sql.truths import check_truths
 from projections.sql.windows import WindowKind
 from schemas.identifiers import spark_name
 
@@ -63,6 +64,7 @@ def _planned(decl: ProjectionDecl, catalog: Catalog) -> Plan:
     else:
         _check_row_key(decl, query, key)
     tree = pruned(read_tree(decl, catalog))
+    check_truths(decl.script, tree)
     newest = a_row_for_each_fact(tree)
     adding = None if newest else adding_of(tree)
     tree = tree if adding is None else adding.tree
@@ -99,6 +101,7 @@ def _several(decl: ProjectionDecl, catalog: Catalog) -> Plan:
                 fix=f"Convert it: CAST(… AS DECIMAL(18, 6)) AS {column.name}.",
             )
     check_arguments(decl.script, tree)
+    check_truths(decl.script, tree)
     beyond = uncertified(tree)
     strategy = Strategy.REGIONS if beyond is None else Strategy.WHOLE
     stateful = any(is_stateful(node) for node in walk(tree))

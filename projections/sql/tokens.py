@@ -15,12 +15,16 @@ from projections.sql.places import Script
 
 
 class _AsWritten(Spark):
-    """Spark SQL with the formats of times as they are written.
+    """Spark SQL with the formats of times, and paths of JSON, as they are written.
 
-    sqlglot reads them as formats of its own, which do not tell `y` from `yyyy`.
+    sqlglot reads them as formats of its own, which do not tell `y` from `yyyy`, nor `a` from `$.a`.
     """
 
     TIME_MAPPING: dict[str, str] = {}  # noqa: RUF012 (sqlglot declares it so)
+
+    def to_json_path(self, path: exp.Expr | None) -> exp.Expr | None:
+        """Leave a path as it is."""
+        return path
 
 
 SPARK = Dialect.get_or_raise(_AsWritten)

@@ -151,6 +151,7 @@ regexp_extract(s, '(a)', 1); regexp_like(s, 'a'); s RLIKE 'a'; s LIKE 'a%'; s IL
 startswith(s, 'a'); endswith(s, 'b'); contains(s, '-'); instr(s, '-'); locate('-', s)
 position('-', s); lpad(s, 5, '0'); rpad(s, 5, '0'); reverse(s); initcap(s); repeat(s, 2)
 split(s, '-'); split_part(s, '-', 1); substring_index(s, '-', 1); md5(s); sha1(s); sha2(s, 256)
+get_json_object(concat('{"a": "', s, '"}'), '$.a'); get_json_object('[{"a": 1}]', '$[*].a')
 crc32(s); hex(s); ascii(s); levenshtein(s, 'b'); soundex(s); xxhash64(s); year(t); quarter(t)
 month(t); day(t); dayofmonth(t); dayofweek(t); weekday(t); dayofyear(t); weekofyear(t); hour(t)
 minute(t); second(t); extract(HOUR FROM t); date_part('HOUR', t); date_trunc('HOUR', t)

@@ -29,6 +29,9 @@ def rows_sql(query: str) -> str:
         (f"SELECT position, CEIL({AT} TO DAY) AS h {FROM}", "CEIL of a time", "INTERVAL 1 DAY"),
         (f"SELECT position, EXTRACT(EPOCH FROM {AT}) AS e {FROM}", "no EPOCH", "unix_seconds"),
         (f"SELECT position, date_part('isodow', {AT}) AS e {FROM}", "no ISODOW", "DOW_ISO"),
+        (f"SELECT position, unix_timestamp({AT}) AS e {FROM}", "unix_timestamp", "unix_seconds"),
+        (f"SELECT position, dateadd(HOUR, 3, {AT}) AS e {FROM}", "dateadd", "t + INTERVAL 3 HOUR"),
+        (f"SELECT position, unix_timestamp() AS e {FROM}", "another value at every run", "a time"),
         (f"{GROUPS} GROUP BY carrier EMIT CHANGES", "EMIT CHANGES", "Leave it out"),
         (f"{GROUPS} WINDOW TUMBLING (SIZE 1 HOUR) GROUP BY carrier", "TUMBLING", "TUMBLE("),
         (f"{GROUPS} WINDOW SESSION (5 MINUTES) GROUP BY carrier", "SESSION", "SESSION("),
@@ -70,3 +73,34 @@ def test_respect_nulls_is_what_is_so_without_it() -> None:
 def test_what_spark_takes_from_a_time_is_read(field: str) -> None:
     assert rows_sql(f"SELECT position, EXTRACT({field} FROM {AT}) AS e {FROM}")
     assert rows_sql(f"SELECT position, date_part('{field}', {AT}) AS e {FROM}")
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        (f"SELECT position {FROM} WHERE delay", "INT"),
+        (f"SELECT position {FROM} WHERE delay > 0 AND position", "BIGINT"),
+        (f"SELECT position, NOT distance AS n {FROM}", "DOUBLE"),
+        (f"SELECT position, CASE WHEN {AT} THEN 1 END AS n {FROM}", "TIMESTAMP"),
+        (f"SELECT position, if(delay + 1, 1, 2) AS n {FROM}", "INT"),
+        (f"{GROUPS} GROUP BY carrier HAVING SUM(delay)", "BIGINT"),
+        (f"SELECT position, COUNT(*) FILTER (WHERE delay) OVER () AS n {FROM}", "INT"),
+        (f"SELECT a.position {FROM} a JOIN ({JOINED}) b ON a.carrier = b.carrier AND b.m", "INT"),
+    ],
+)
+def test_a_condition_that_is_a_number_or_a_time_is_refused_at_its_place(
+    query: str, said: str
+) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        rows_sql(query)
+    assert f"a condition is {said}, neither true nor false" in caught.value.message
+
+
+def test_what_a_case_compares_with_is_no_condition() -> None:
+    assert rows_sql(f"SELECT position, CASE delay WHEN 1 THEN 2 END AS n {FROM} WHERE NOT NULL")
+
+
+@pytest.mark.parametrize("path", ["$.a.b[0]", "$.a-b", "a", "$.*", "$[*].x", "$..a", "$.items[*]"])
+def test_a_path_of_json_is_the_one_that_is_written(path: str) -> None:
+    query = f"SELECT position, get_json_object(carrier, '{path}') AS j {FROM}"
+    assert f"GET_JSON_OBJECT(`carrier`, '{path}')" in rows_sql(query)
