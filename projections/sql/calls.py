@@ -18,6 +18,8 @@ _PLAIN: dict[type[exp.Expr], Function] = {
     exp.LogicalAnd: Function.ALL,
     exp.LogicalOr: Function.ANY,
 }
+_TOLD_BY_TEXT = ("STRING", "BOOLEAN", "INT", "BIGINT", "DATE", "TIMESTAMP")
+"""Types whose values are different where their texts are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,13 +55,7 @@ def aggregate_of(names: Names, found: exp.Expr) -> Called:
         only, found = found.expression.this, found.this
     distinct = isinstance(found.this, exp.Distinct)
     arguments = found.this.expressions if distinct else [found.this, *found.expressions]
-    if len(arguments) != 1:
-        raise names.script.refusal(
-            f"{type(found).__name__.upper()} of several columns is not compiled",
-            at=offset_of(found, names.at),
-            fix="Use one value, as concat(a, '|', b), which is NULL where one of them is.",
-        )
-    (value,) = arguments
+    value = arguments[0] if len(arguments) == 1 else _of_several(names, found, arguments, distinct)
     if isinstance(found, exp.Count | exp.CountIf):
         return _count(names, found, value, only, distinct)
     function = _PLAIN[type(found)]
@@ -74,6 +70,33 @@ def aggregate_of(names: Names, found: exp.Expr) -> Called:
         # The least and the greatest, all and any are the same of distinct values.
         distinct=distinct and function in (Function.SUM, Function.AVG),
     )
+
+
+def _of_several(
+    names: Names, found: exp.Expr, arguments: list[exp.Expr], distinct: bool
+) -> exp.Expr:
+    """Return one value of several that COUNT counts: NULL where one of them is."""
+    if isinstance(found, exp.Count) and not distinct:
+        bracketed = [exp.Paren(this=each.copy()) for each in arguments]
+        known = [exp.Not(this=exp.Is(this=each, expression=exp.Null())) for each in bracketed]
+        return exp.Case(ifs=[exp.If(this=exp.and_(*known), true=exp.Literal.number(1))])
+    kinds = [names.type_of(each) for each in arguments]
+    if not isinstance(found, exp.Count) or any(kind not in _TOLD_BY_TEXT for kind in kinds):
+        raise names.script.refusal(
+            f"{type(found).__name__.upper()} of several columns is not compiled",
+            at=offset_of(found, names.at),
+            fix="Use one value, as concat(a, '|', b), which is NULL where one of them is.",
+        )
+    parts: list[exp.Expr] = []
+    for each, kind in zip(arguments, kinds, strict=True):
+        text = each.copy() if kind == "STRING" else _as_text(each.copy())
+        # With their lengths in front, different texts are different together.
+        parts += [_as_text(exp.Length(this=text.copy())), exp.Literal.string(":"), text]
+    return exp.Concat(expressions=parts, safe=True, coalesce=False)
+
+
+def _as_text(node: exp.Expr) -> exp.Expr:
+    return exp.Cast(this=node, to=exp.DataType.build("STRING", dialect="spark"))
 
 
 def _count(

@@ -140,6 +140,22 @@ def _placed(world: World) -> list[Row]:
     ]
 
 
+def _counted_together(world: World) -> list[Row]:
+    known = [f for f in world.facts if f.carrier is not None]
+    pairs = [f for f in known if f.delay is not None]
+    return [
+        {
+            "flight": flight,
+            "c": len({(f.carrier, f.position % 3, f.origin) for f in known if f.flight == flight}),
+            "n": sum(1 for f in pairs if f.flight == flight),
+            "d": len(
+                {(f.carrier, f.delay) for f in pairs if f.flight == flight and f.distance > 0}
+            ),
+        }
+        for flight in {f.flight for f in world.facts}
+    ]
+
+
 def _most(world: World) -> list[Row]:
     flights = _sets(world, [lambda f: (f.flight,)])
     ordered = sorted(
@@ -315,6 +331,14 @@ FURTHER = {
         f"COUNT(*) AS n, COUNT(*) / SUM(COUNT(*)) OVER () AS share {FROM} GROUP BY 2 "
         "QUALIFY r <= 2",
         _placed,
+    ),
+    "counts of several": _case(
+        "counted_together",
+        "flight",
+        "SELECT flight, COUNT(DISTINCT carrier, position % 3, origin) AS c, COUNT(carrier, delay) "
+        f"AS n, COUNT(DISTINCT carrier, delay) FILTER (WHERE distance > 0) AS d {FROM} "
+        "GROUP BY flight",
+        _counted_together,
     ),
     "first groups": _case(
         "most",
