@@ -12,6 +12,7 @@ from functools import cache
 from sqlglot import Token, TokenType, exp
 from sqlglot.errors import SqlglotError
 
+from projections.sql.all_groups import with_all_groups
 from projections.sql.comma_joins import with_conditions
 from projections.sql.expressions import FUNCTIONS, OPERATORS, render
 from projections.sql.named_windows import with_named_windows
@@ -31,7 +32,7 @@ def read_query(script: Script, tokens: list[Token]) -> exp.Expr:
     tokens = without_table_functions(script, tokens)
     _refuse_surplus(script, tokens)
     refuse_words(script, tokens)
-    query = refuse_forms(script, parsed(script, tokens))
+    query = with_all_groups(refuse_forms(script, parsed(script, tokens)))
     return with_conditions(with_windows(with_named_windows(script, query)))
 
 

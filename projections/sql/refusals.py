@@ -80,6 +80,12 @@ def _said(found: exp.Expr) -> tuple[str, str] | None:
             "Join a query by what it equates: LEFT JOIN (SELECT key, MAX(x) AS x FROM t GROUP BY "
             "key) y ON y.key = …; one aggregate may stand in SELECT as a subquery.",
         )
+    if isinstance(found, exp.Any | exp.All) and isinstance(found.parent, exp.Predicate):
+        return (
+            f"{found.key.upper()} behind a comparison is not compiled",
+            "Write x IN (SELECT …) or EXISTS (SELECT …), x > (SELECT MAX(y) FROM …), or each "
+            "comparison by itself: a LIKE 'x%' OR a LIKE 'y%'.",
+        )
     if isinstance(found, exp.Pivot):
         return (
             "PIVOT and UNPIVOT are not compiled",
