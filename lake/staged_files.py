@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
@@ -30,6 +30,8 @@ ROW_GROUP_BYTES = 32 * 2**20
 
 _STATISTICS_TEXT = 64
 """So much of a text stands in the statistics at most: longer ones would fill the log."""
+_LONG_TEXT = 256
+"""A column with a text of more bytes has its bounds from us."""
 _GREATEST = chr(0x10FFFF)
 """Stands behind what is left of a text that is an upper bound, as Spark has it."""
 
@@ -77,6 +79,7 @@ class StagedFiles:
         self._pending: list[pa.Table] = []
         self._pending_bytes = self._pending_rows = 0
         self._nan: set[str] = set()
+        self._texts: list[_TextBounds] = []
         self.rows = 0
         self.schemas: list[pa.Schema] = []
         self.counts: list[int] = []
@@ -87,7 +90,9 @@ class StagedFiles:
             return
         if self._writer is None or not self._writer.schema.equals(rows.schema):
             self._end_file()
-            self._begin_file(rows.schema)
+            self._begin_file(rows)
+        for bounds in self._texts:
+            bounds.take(rows[bounds.name])
         self._pending.append(rows)
         self._pending_bytes += rows.nbytes
         self._nan |= {
@@ -119,9 +124,12 @@ class StagedFiles:
             with suppress(OSError):
                 self._files.delete_file(name)
 
-    def _begin_file(self, schema: pa.Schema) -> None:
+    def _begin_file(self, rows: pa.Table) -> None:
+        schema = rows.schema
         self._path = self._place.path(len(self._adds))
         self.schemas.append(schema)
+        long = [name for name in schema.names if _is_long(rows[name])]
+        self._texts = [_TextBounds(name) for name in long if pa.types.is_string(rows[name].type)]
         # Keys and times do not repeat, and what repeats packs well without a dictionary: a third
         # of the time, and smaller.
         self._writer = pq.ParquetWriter(
@@ -132,6 +140,7 @@ class StagedFiles:
             compression_level=1,
             use_dictionary=False,
             coerce_timestamps="us",
+            write_statistics=_with_bounds(schema, long) if long else True,
         )
 
     def _flush(self) -> None:
@@ -150,7 +159,7 @@ class StagedFiles:
         size = self._files.get_file_info(self._path).size
         with self._files.open_input_file(self._path) as file:
             metadata = pq.read_metadata(file)
-        found = _of_file(metadata, schema, without=self._nan)
+        found = _of_file(metadata, schema, without=self._nan, texts=self._texts)
         self.counts.append(metadata.num_rows)
         self._nan = set()
         values = self._place.values
@@ -174,8 +183,44 @@ def as_addition(path: str, size: int, values: Mapping[str, str], statistics: str
     return AddAction(path, size, dict(values), int(time.time() * 1000), True, statistics)
 
 
+@dataclass(slots=True)
+class _TextBounds:
+    """The bounds of a column of long texts, which are cut; Parquet would write each out, twice."""
+
+    name: str
+    low: str | None = None
+    high: str | None = None
+    nulls: int = 0
+
+    def take(self, texts: pa.ChunkedArray) -> None:
+        """Take the texts of some rows into account."""
+        self.nulls += texts.null_count
+        found = pc.min_max(texts)
+        low, high = found["min"].as_py(), found["max"].as_py()
+        if low is not None:
+            self.low = low if self.low is None else min(self.low, low)
+            self.high = high if self.high is None else max(self.high, high)
+
+
+def _is_long(column: pa.ChunkedArray) -> bool:
+    """Say whether a column's bounds would be long: of bytes nobody has need of them."""
+    if pa.types.is_binary(column.type):
+        return True
+    longest = pc.max(pc.binary_length(column)).as_py() if pa.types.is_string(column.type) else 0
+    return (longest or 0) > _LONG_TEXT
+
+
+def _with_bounds(schema: pa.Schema, long: Collection[str]) -> list[str]:
+    plain = (field.name for field in schema if not pa.types.is_nested(field.type))
+    return [name for name in plain if name not in long]
+
+
 def _of_file(
-    metadata: pq.FileMetaData, schema: pa.Schema, *, without: Collection[str]
+    metadata: pq.FileMetaData,
+    schema: pa.Schema,
+    *,
+    without: Collection[str],
+    texts: Sequence[_TextBounds],
 ) -> dict[str, object]:
     """Return what Parquet's own statistics say of a whole file, in the shape of an add action.
 
@@ -208,6 +253,9 @@ def _of_file(
                 continue
             low[name] = min(low.get(name, least), least)
             high[name] = max(high.get(name, most), most)
+    nulls |= {each.name: each.nulls for each in texts}
+    low |= {each.name: each.low for each in texts if each.low is not None}
+    high |= {each.name: each.high for each in texts if each.high is not None}
     return {
         "num_records": metadata.num_rows,
         "min": {name: _short(value) for name, value in low.items() if name not in unknown},

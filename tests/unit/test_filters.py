@@ -17,6 +17,7 @@ from kernel.positions import Epoch
 from lake import datasets
 from lake.adoption import commit_staged
 from lake.datasets import dataset_of, for_duckdb, scanner_of
+from lake.file_merges import FileMerges
 from lake.staged_files import StagedFiles
 from lake.tables import Tables
 from lake.writer import OP, UPSERT, ArrowWriter, Guard
@@ -61,7 +62,7 @@ def appended(path: str, rows: pa.Table) -> None:
 
 def merged(path: str, rows: pa.Table) -> None:
     """As deltalake's MERGE leaves it: texts are views."""
-    writer = ArrowWriter(Tables())
+    writer = ArrowWriter(Tables(), files=FileMerges(most_bytes=0))
     writer.append(path, rows, Guard("t", Epoch(1)))
     upserts = rows.append_column(OP, pa.array([UPSERT] * rows.num_rows))
     writer.merge(path, upserts, Guard("t", Epoch(2)), keys=["n"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import threading
 from collections import Counter
 from pathlib import Path
@@ -306,6 +307,23 @@ def test_a_column_called_like_a_nested_one_has_bounds_of_its_own(tmp_path: Path)
     assert stats["minValues"] == {"a.b": 5}
     assert stats["nullCount"] == {"a.b": 1}
     assert pl.scan_delta(str(tmp_path)).filter(pl.col("a.b") == 5).collect().height == 2
+
+
+def test_long_texts_stand_once_in_a_file_and_their_bounds_are_cut(tmp_path: Path) -> None:
+    chance = random.Random(5)
+    texts = ["".join(chance.choices("abcdefghijklmnopqrstuvwxyz0123456789", k=9_000)), None]
+    rows = pa.table({"id": [1, 2], "text": texts, "raw": [chance.randbytes(9_000), None]})
+    writer = ArrowWriter(Tables())
+    writer.append(str(tmp_path), rows, Guard("t", Epoch(1)))
+    (file,) = tmp_path.glob("*.parquet")
+    assert file.stat().st_size < 20_000, "each value once, and not in four places of bounds"
+    log = (tmp_path / "_delta_log" / f"{1:020}.json").read_text().splitlines()
+    stats = next(json.loads(json.loads(line)["add"]["stats"]) for line in log if '"add"' in line)
+    assert stats["minValues"] == {"id": 1, "text": texts[0][:64]}
+    assert stats["maxValues"] == {"id": 2, "text": f"{texts[0][:64]}{chr(0x10FFFF)}"}
+    assert stats["nullCount"] == {"id": 0, "text": 1}
+    found = pl.scan_delta(str(tmp_path)).filter(pl.col("text") == texts[0]).collect()
+    assert found["id"].to_list() == [1]
 
 
 def test_what_is_no_number_is_left_to_deltalake(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from lake.savepoint_tables import KeptTable, kept_table
 from lake.savepoints import UNFINISHED_AFTER, SavepointBook
 from lake.tables import TableAt, Tables
 from lake.upkeep.compaction import Upkeep
+from pipeline.commit.manifest import Manifest
 from pipeline.commit.retention import forget_epochs
 from pipeline.current.tail import FoldPolicy
 from pipeline.installs.old_generations import remove_old_generations
@@ -133,7 +134,7 @@ def test_a_savepoint_has_the_positions_of_its_epoch_after_the_manifest_forgot_it
     later = create(made.lake, "later", epoch=Epoch(3), without=[TYPED, REPORT]).savepoint
     pass_retention(made)
     with pytest.raises(NotFound):
-        made.manifest.at(Epoch(3))
+        Manifest(made.lake, Tables()).at(Epoch(3))
     assert later.heads == kept_as(made.lake, "later").heads == {"store": 7}
     assert kept_as(made.lake, "before").heads == {"store": 0}
     found = Tables().read(made.lake.path("savepoints"))
