@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -126,8 +127,7 @@ def _refuse_amid_swaps(
 ) -> None:
     """Raise `Conflict` for what may not go with a generation that is about to go live."""
     names = {entry.name for entry in changed if entry.kind == PROJECTION}
-    deployed = site.deployed.deployment().projections
-    live = {name: entry.generation for name, (entry, _) in deployed.items()}
+    live = site.deployed.deployment().generations
     for replay in ReplayBook(site.lake, site.tables).all() if changed else ():
         # One whose place another generation took since will not go live any more.
         due = live.get(replay.name) in (replay.base, replay.generation)
@@ -187,7 +187,9 @@ def _source_entry(source: SourceDecl, before: Entry | None) -> tuple[Entry, Outc
     fresh = Entry(kind=SOURCE, name=source.name, generation=1, status=LIVE, text=source.text)
     if before is None:
         return fresh, Outcome.CREATED
-    old = next(iter(parse_script(before.text).sources))
+    old = _old_source(before)
+    if old is None:
+        raise _refused_by_now(before, "Declare it under another name, and read that one.")
     if before.status == DROPPED:
         if source.topic and old.topic and old.topic != source.topic:
             raise Conflict(
@@ -203,6 +205,18 @@ def _source_entry(source: SourceDecl, before: Entry | None) -> tuple[Entry, Outc
         )
     same = _terms_of(old) == _terms_of(source)
     return (before, Outcome.UNCHANGED) if same else (fresh, Outcome.CHANGED)
+
+
+def _old_source(before: Entry) -> SourceDecl | None:
+    """Read a source that was deployed before; None where its text is refused by now."""
+    with suppress(InvalidRequest):
+        return next(iter(parse_script(before.text).sources))
+    return None
+
+
+def _refused_by_now(before: Entry, fix: str) -> Conflict:
+    why = f"{before.kind} {before.name} is deployed with a text that is refused by now"
+    return Conflict(why, remedy=fix)
 
 
 def _terms_of(source: SourceDecl) -> tuple[object, ...]:
@@ -239,8 +253,9 @@ def _check_topics(
     captured = site.deployed.deployment().captures
     owners: dict[str, str] = {}
     for (kind, name), entry in before.items():
-        if kind == SOURCE and (topic := next(iter(parse_script(entry.text).sources)).topic):
-            owners[topic] = name
+        old = _old_source(entry) if kind == SOURCE else None
+        if old is not None and old.topic:
+            owners[old.topic] = name
     for source in sources:
         if source.topic is None:
             continue
@@ -297,7 +312,11 @@ def _projection_entry(
     if before.status == DROPPED:
         # Its old table is still there: another generation replaces it as a whole.
         return replace(fresh, generation=next_generation(site, decl.name)), Outcome.CREATED
-    old = next(iter(parse_script(before.text).projections))
+    try:
+        old = next(iter(parse_script(before.text).projections))
+    except InvalidRequest as error:
+        fix = f"Drop it, and deploy it again: penstock projection drop {decl.name} --yes"
+        raise _refused_by_now(before, fix) from error
     if old.fingerprint != decl.fingerprint:
         raise Conflict(
             f"projection {decl.name} is deployed with another query",

@@ -39,14 +39,14 @@ def remove_leftovers(
     An error of one projection keeps no other from being looked after, and is raised behind them.
     """
     now = now or datetime.now(UTC)
-    deployed = site.deployed.deployment().projections
+    deployed = site.deployed.deployment().generations
     found: dict[str, list[Replay]] = {}
     for replay in ReplayBook(site.lake, site.tables).all():
         found.setdefault(replay.name, []).append(replay)
     removed: list[tuple[str, int]] = []
     attempts = Attempts()
     for name, replays in found.items():
-        live = deployed[name][0].generation if name in deployed else None
+        live = deployed.get(name)
         with attempts.of(f"projection/{name}"):
             removed += _Leftovers(site, name, replays, live, now - retention, now).remove()
     for error in attempts.failed.values():

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from kernel.errors import Conflict, NotFound
+from kernel.errors import Conflict, NotFound, PenstockError
 from lake.layout import Lake
 from lake.ledger import Ledger
 from lake.table_columns import UTC_MICROS
@@ -74,7 +74,8 @@ class Entry:
 class Deployment:
     """Everything that is deployed at one version of the catalog.
 
-    `claims` end by themselves; `changed` numbers the newest entry of another kind.
+    `claims` end by themselves; `changed` numbers the newest entry of another kind. `unread` are
+    sources and projections whose text is refused by now, by kind and name, with what it says.
     """
 
     version: int
@@ -83,6 +84,7 @@ class Deployment:
     sources: dict[str, SourceDecl]
     since: dict[str, int] = field(default_factory=dict)
     projections: dict[str, tuple[Entry, ProjectionDecl]]
+    unread: dict[tuple[str, str], tuple[Entry, PenstockError]] = field(default_factory=dict)
     claims: dict[str, datetime] = field(default_factory=dict)
     changed: int = 0
 
@@ -98,6 +100,17 @@ class Deployment:
             for source, tables in self.captures.items()
             for table, captured in tables.items()
         }
+
+    @property
+    def held(self) -> dict[str, tuple[Entry, PenstockError]]:
+        """The projections that stand still because their text is refused, by name."""
+        return {name: of for (kind, name), of in self.unread.items() if kind == PROJECTION}
+
+    @property
+    def generations(self) -> dict[str, int]:
+        """The live generation of each projection, also where its text is refused."""
+        known = [*self.projections.items(), *self.held.items()]
+        return {name: entry.generation for name, (entry, _) in known}
 
     def claimed(self, name: str) -> bool:
         """Say whether a projection holds still: another generation is about to take its place."""
@@ -290,7 +303,7 @@ class DeployedCatalog:
 
         def decided() -> list[Entry]:
             deployment = self.deployment()
-            if name not in deployment.sources:
+            if name not in deployment.sources and (SOURCE, name) not in deployment.unread:
                 raise NotFound(f"no source {name} is declared", remedy="penstock source list")
             readers = readers_of_source(name, deployment.declared.values())
             if readers:
@@ -316,7 +329,10 @@ class DeployedCatalog:
         return -1 if table is None else table.version()
 
     def deployment(self) -> Deployment:
-        """Return everything that is deployed and not dropped."""
+        """Return everything that is deployed and not dropped.
+
+        A text that is refused by now, as of an older version, keeps nothing else back.
+        """
         from projections.sql.parse import parse_script
 
         version = self.version()
@@ -327,10 +343,15 @@ class DeployedCatalog:
         sources: dict[str, SourceDecl] = {}
         since: dict[str, int] = {}
         projections: dict[str, tuple[Entry, ProjectionDecl]] = {}
+        unread: dict[tuple[str, str], tuple[Entry, PenstockError]] = {}
         for entry in live:
             if entry.kind in (CAPTURE, SLOT, RETRY, CLAIM):
                 continue
-            script = parse_script(entry.text, origin=f"{entry.kind} {entry.name}")
+            try:
+                script = parse_script(entry.text, origin=f"{entry.kind} {entry.name}")
+            except PenstockError as error:
+                unread[entry.kind, entry.name] = entry, error
+                continue
             sources |= {source.name: source for source in script.sources}
             since |= {source.name: entry.since for source in script.sources}
             projections |= {decl.name: (entry, decl) for decl in script.projections}
@@ -343,6 +364,7 @@ class DeployedCatalog:
             sources=sources,
             since=since,
             projections=projections,
+            unread=unread,
             claims={e.name: datetime.fromisoformat(e.text) for e in live if e.kind == CLAIM},
             changed=max((e.number for e in known if e.kind != CLAIM), default=0),
         )

@@ -346,6 +346,10 @@ class Projecting:
             made = self._plan(name, decl, declared)
             if made is not None:
                 plans[name] = made
+        for name, (_, error) in deployment.held.items():
+            state = self.states.setdefault(name, ProjectionState(name))
+            drop = f"penstock projection drop {name} --yes, and deploy what works"
+            state.error = f"{error.message} | fix: {error.remedy} To change it: {drop}"
         return plans
 
     def _plan(self, name: str, decl: ProjectionDecl, declared: DeclaredCatalog) -> Plan | None:
@@ -368,7 +372,7 @@ class Projecting:
         if known is not None and known.changed == now.changed:
             return now  # A claim, which changes nothing for the others.
         self._kept_plans.keep_only(now.projections)
-        gone = set(self.states) - set(now.projections)
+        gone = set(self.states) - set(now.generations)
         for name in gone:
             del self.states[name]
             self._triggering.forget(name)

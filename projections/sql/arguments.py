@@ -15,7 +15,6 @@ from sqlglot.errors import SqlglotError
 from projections.sql.all_groups import with_all_groups
 from projections.sql.comma_joins import with_conditions
 from projections.sql.expressions import FUNCTIONS, OPERATORS, render
-from projections.sql.named_windows import with_named_windows
 from projections.sql.places import Script
 from projections.sql.refusals import refuse_forms, refuse_words
 from projections.sql.tokens import SPARK, parsed
@@ -33,7 +32,7 @@ def read_query(script: Script, tokens: list[Token]) -> exp.Expr:
     _refuse_surplus(script, tokens)
     refuse_words(script, tokens)
     query = with_all_groups(refuse_forms(script, parsed(script, tokens)))
-    return with_conditions(with_windows(with_named_windows(script, query)))
+    return with_conditions(with_windows(query))
 
 
 def _refuse_surplus(script: Script, tokens: Sequence[Token]) -> None:

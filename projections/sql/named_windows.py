@@ -12,7 +12,7 @@ _PARTS = ("partition_by", "order", "spec")
 
 
 def with_named_windows(script: Script, query: exp.Expr) -> exp.Expr:
-    """Write named windows out, in all SELECTs of a query.
+    """Write named windows out, in all SELECTs of a query; it is changed.
 
     Raises `InvalidRequest` for a name that no WINDOW gives, and for one that is changed by OVER.
     """

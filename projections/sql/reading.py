@@ -24,6 +24,7 @@ from projections.sql.grouping_sets import has_sets, queries_of_sets
 from projections.sql.inputs import source_at
 from projections.sql.match_clause import MatchClause, clause_of
 from projections.sql.matching import matched
+from projections.sql.named_windows import with_named_windows
 from projections.sql.outer_joins import full, mirrored, shared_columns, side_of
 from projections.sql.parse import ProjectionDecl
 from projections.sql.places import Script, offset_of
@@ -88,7 +89,8 @@ def several_steps(query: exp.Expr) -> bool:
 def read_tree(decl: ProjectionDecl, catalog: Catalog) -> Newest:
     """Read a projection's query. Raises `InvalidRequest` for what the dialect lacks."""
     reader = _Reader(script=decl.script, catalog=catalog, at=decl.offset, matches=decl.matches)
-    node = reader.query(decl.query, {})
+    # What it refuses may be deployed: a text that is only read is refused nothing here.
+    node = reader.query(with_named_windows(decl.script, decl.query.copy()), {})
     known = {each.name.lower(): each.name for each in node.columns}
     for name in decl.key:
         if name.lower() not in known:

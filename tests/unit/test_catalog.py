@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from arro3.core import Schema
 
-from kernel.errors import InvalidRequest
+from kernel.errors import Conflict, InvalidRequest
 from lake.layout import Lake
 from lake.rows import SmallTables
 from lake.tables import Tables
@@ -21,6 +21,7 @@ from projections.run.catalog import (
     RETRY,
     SCHEMA,
     SLOT,
+    SOURCE,
     DeployedCatalog,
     Entry,
 )
@@ -28,6 +29,8 @@ from projections.run.relations import LakeCatalog, waits_for_input
 from projections.serve import statuses
 from projections.sql.parse import parse_script
 from projections.sql.plan import plan
+from replay.deployment import apply
+from replay.subject import Site
 from schemas.incarnations import Incarnation, render_incarnation
 
 
@@ -164,3 +167,39 @@ def test_what_names_of_logs_begin_with_is_no_log_itself(lake: Lake, name: str, n
         plan(parse_script(text).projections[0], catalog)
     assert waits_for_input(refused.value) is (not near), "its rows may be yet to come"
     assert near in refused.value.message
+
+
+def _told(name: str, item: str) -> str:
+    return f"CREATE PROJECTION {name} WITH (key = 'id') AS SELECT id, {item} FROM STREAM events.a.b"
+
+
+def test_a_text_that_is_refused_by_now_keeps_nothing_else_back(lake: Lake) -> None:
+    site = Site(lake=lake)
+    old = _told("old", "date_trunc('day', at, 'UTC') AS day")
+    good = _told("good", "at")
+    source = "CREATE SOURCE gone ON one.part"
+    site.deployed.put(
+        [
+            Entry(kind=PROJECTION, name="old", generation=2, status=LIVE, text=old),
+            Entry(kind=PROJECTION, name="good", generation=1, status=LIVE, text=good),
+            Entry(kind=SOURCE, name="gone", generation=1, status=LIVE, text=source + ".of.it.all"),
+        ]
+    )
+    deployment = site.deployed.deployment()
+    assert [*deployment.declared] == ["good"]
+    assert deployment.generations == {"good": 1, "old": 2}
+    (_, error) = deployment.held["old"]
+    assert "date_trunc does not take 3 arguments" in error.message
+    statements = parse_script(f"{_told('other', 'at')}; {source}.t WITH (lateness = '1 hour')")
+    with pytest.raises(Conflict, match="source gone is deployed with a text"):
+        apply(site, statements.sources, ())
+    with pytest.raises(Conflict, match="deployed with a text that is refused by now") as refused:
+        apply(site, (), parse_script(_told("old", "at")).projections)
+    assert "penstock projection drop old --yes" in refused.value.remedy
+    assert site.deployed.set_status("old", DROPPED).status == DROPPED
+    site.deployed.drop_source("gone")
+    again = parse_script(f"{_told('old', 'at')}; {_told('other', 'at')}").projections
+    done = apply(site, (), again)
+    assert {each.name: each.outcome for each in done} == {"old": "created", "other": "created"}
+    assert not site.deployed.deployment().unread
+    assert sorted(site.deployed.deployment().declared) == ["good", "old", "other"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernel.errors import InvalidRequest
+from projections.sql.parse import parse_script
 from tests.support.oracles.sql_world import planned
 
 FROM = "FROM STREAM events.flight.departed"
@@ -87,3 +88,10 @@ def test_a_name_that_no_window_has_is_refused_at_its_place(query: str, said: str
         rows_sql(query)
     assert said in caught.value.message
     assert caught.value.remedy
+
+
+def test_a_text_with_a_name_that_no_window_has_is_read() -> None:
+    """It may be deployed: whoever opens the catalog reads it."""
+    text = f"SELECT position, COUNT(*) OVER w AS n {FROM}"
+    (decl,) = parse_script(f"CREATE PROJECTION p WITH (key = 'position') AS {text}").projections
+    assert decl.name == "p"

@@ -189,6 +189,22 @@ def test_the_error_of_one_is_told_by_those_that_read_it(
     assert "waits for the projection persons: cannot go on" in str(rounds.error("numbers"))
 
 
+def test_one_whose_text_is_refused_stands_still_by_itself(rounds: Rounds) -> None:
+    text = "SELECT date_trunc('day', n, 'UTC') AS n FROM persons"
+    rounds.deploy("old", f"CREATE PROJECTION old WITH (key = 'n') AS {text}")
+    rounds.seen("ab")
+    rounds.step()
+    assert rounds.fits()
+    told = str(rounds.error("old"))
+    assert "date_trunc does not take 3 arguments" in told
+    assert "penstock projection drop old --yes" in told
+    rounds.made.deployed.set_status("old", DROPPED)
+    rounds.seen("a")
+    rounds.step()
+    assert rounds.fits()
+    assert "old" not in rounds.projecting.states
+
+
 def test_p5_the_swap_of_one_is_followed_at_the_same_epoch(rounds: Rounds) -> None:
     epoch = rounds.seen("aab")
     rounds.step()
