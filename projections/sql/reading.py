@@ -196,7 +196,7 @@ class _Reader:
         refuse_clauses(self.script, select, at, known=_STEPS)
         shared = shared_columns(select.args.get("joins") or [])
         select = mirrored(self.script, joins.without_subqueries(self.script, select, at), at)
-        select = with_values(self.script, select, at)
+        select = with_values(self.script, select, at, lambda query: self._columns(query, named, at))
         if select.args.get("from_") is None:
             raise self.script.refusal(
                 "a SELECT without FROM", at=at, fix="Read something: FROM STREAM events.<category>."
@@ -246,6 +246,16 @@ class _Reader:
             if joins.gives_columns(join):
                 sources.append(joined_by_names(source, join))
         return node, sources
+
+    def _columns(self, select: exp.Select, named: Mapping[str, exp.Expr], at: int) -> set[str]:
+        """Return the names of the columns of a query's inputs, without reading it for good."""
+        scanned, sources = self.scanned, list[QuerySource]()
+        first = select.args.get("from_")
+        items = [] if first is None else [first.this]
+        for item in (*items, *(join.this for join in select.args.get("joins") or [])):
+            sources.append(self._input(item, named, sources, at)[1])
+        self.scanned = scanned
+        return {name for source in sources for name in source.columns}
 
     def _sets(
         self, names: Names, select: exp.Select, named: Mapping[str, exp.Expr], at: int

@@ -7,7 +7,7 @@ columns of the query around it, there is a group for each of these values, joine
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from sqlglot import exp
 
@@ -17,6 +17,9 @@ from projections.sql.places import Script, offset_of
 _VALUE = "penstock_value_"
 """Begins the name of the table that a value is in, and of its column: a query has no such names."""
 _ONE_ROW = "one_row"
+
+Known = Callable[[exp.Select], Collection[str]]
+"""Returns the names of the columns of a query's inputs, in lower case."""
 _FORM = (
     "Select one aggregate alone, (SELECT MAX(x.amount) FROM x WHERE x.key = a.key), and compute "
     "around it; columns of the query around it stand in WHERE, each equated with one of x."
@@ -28,7 +31,7 @@ def is_of_one_row(join: exp.Expr) -> bool:
     return bool(join.meta.get(_ONE_ROW))
 
 
-def with_values(script: Script, select: exp.Select, at: int) -> exp.Select:
+def with_values(script: Script, select: exp.Select, at: int, known: Known) -> exp.Select:
     """Write subqueries in SELECT and WHERE as columns of inputs that are joined to the rows.
 
     Raises `InvalidRequest` for one that is not a single aggregate without GROUP BY.
@@ -40,7 +43,7 @@ def with_values(script: Script, select: exp.Select, at: int) -> exp.Select:
     around = _aliases(select)
     for number, found in enumerate([*_values_in(changed)]):
         name = f"{_VALUE}{number}"
-        query, equal, count = _one_row(script, found, name, around, at)
+        query, equal, count = _one_row(script, found, name, _outside(found, around, known), at)
         join = exp.Join(
             this=exp.Subquery(this=query, alias=exp.TableAlias(this=exp.to_identifier(name))),
             side="LEFT",
@@ -71,7 +74,7 @@ def _values_in(select: exp.Select) -> Iterator[exp.Subquery]:
 
 
 def _one_row(
-    script: Script, found: exp.Subquery, name: str, around: set[str], at: int
+    script: Script, found: exp.Subquery, name: str, outside: set[str], at: int
 ) -> tuple[exp.Select, list[exp.Expr], bool]:
     """Return the query as groups of its rows, by what it is joined, and if its value is a count."""
     query = found.this
@@ -86,7 +89,6 @@ def _one_row(
             at=offset_of(found, at),
             fix=_FORM,
         )
-    outside = around - _aliases(query)
     parts = conjuncts(query.args["where"].this if query.args.get("where") is not None else None)
     sides = [_sides(part, outside) for part in parts if _reads(part, outside)]
     rest = [part for part in parts if not _reads(part, outside)]
@@ -102,13 +104,27 @@ def _one_row(
     keys = [exp.alias_(own.copy(), f"{name}_{place}") for place, (own, _) in enumerate(pairs)]
     made.set("expressions", [exp.alias_(value.copy(), name), *keys])
     made.set("where", exp.Where(this=exp.and_(*rest)) if rest else None)
-    groups = [own.copy() for own, _ in pairs] or [exp.Literal.string("all")]
+    # In brackets: a number would be the place of a column.
+    groups: list[exp.Expr] = [exp.Paren(this=own.copy()) for own, _ in pairs] or [
+        exp.Literal.string("all")
+    ]
     made.set("group", exp.Group(expressions=groups))
     equal: list[exp.Expr] = [
         exp.EQ(this=exp.column(key.alias, table=name), expression=theirs.copy())
         for key, (_, theirs) in zip(keys, pairs, strict=True)
     ]
     return made, equal, isinstance(whole, exp.Count | exp.CountIf)
+
+
+def _outside(found: exp.Subquery, around: set[str], known: Known) -> set[str]:
+    """Return which aliases are of the query around a subquery: `d.x` is first a field of its own d.
+
+    Columns are looked up only where it matters.
+    """
+    outside = around - _aliases(found.this)
+    if not isinstance(found.this, exp.Select) or not _reads(found.this, outside):
+        return outside
+    return outside.difference(known(found.this))
 
 
 def _sides(part: exp.Expr, outside: set[str]) -> tuple[exp.Expr, exp.Expr] | None:
