@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
-from projections.sql.expressions import same_text
+from projections.sql.expressions import AGGREGATES, render, same_text
 from projections.sql.places import Script, offset_of
 from projections.sql.query import Output, read_items
 
 _ROWS = "penstock_rows"
 _FURTHER = "penstock_order_"
 """The name of the rows among which some are first, and what begins names of columns of theirs."""
+_OF_ORDER = ("this", "desc", "nulls_first")
 _CLAUSES = ("order", "limit", "offset")
 
 
@@ -33,6 +34,8 @@ def with_first_rows(script: Script, query: exp.Expr, at: int) -> exp.Expr:
             fix="Say which rows are the first: ORDER BY occurred_at DESC LIMIT 10.",
         )
     offset = query.args.get("offset")
+    for clause in (limit, *([] if offset is None else [offset])):
+        _refuse_by(script, clause, offset_of(clause, place))
     skipped = 0 if offset is None else _number(script, offset.args.get("expression"), place)
     count = _count(script, limit, place)
     plain = query.copy()
@@ -40,7 +43,7 @@ def with_first_rows(script: Script, query: exp.Expr, at: int) -> exp.Expr:
         plain.set(clause, None)
     select = _first_select(plain)
     rows = _Rows(script=script, at=at, query=plain, items=read_items(script, select, at))
-    by = exp.Order(expressions=[rows.ordered(each) for each in order.expressions])
+    by = exp.Order(expressions=[rows.ordered(each) for each in rows.by(order)])
     if rows.further:
         plain.set("expressions", [*plain.args["expressions"], *rows.further])
     number = exp.Window(this=exp.RowNumber(), order=by, over="OVER")
@@ -65,8 +68,23 @@ class _Rows:
     items: list[Output]
     further: list[exp.Expr] = field(default_factory=list)
 
+    def by(self, order: exp.Expr) -> list[exp.Expr]:
+        """Return the parts of ORDER BY; ALL are all columns, where none has this name."""
+        parts = order.expressions
+        first = parts[0].this
+        if len(parts) > 1 or not isinstance(first, exp.Var) or first.name.upper() != "ALL":
+            return [*parts]
+        named = [item for item in self.items if item.name.lower() == "all"] or self.items
+        made = []
+        for item in named:
+            part = parts[0].copy()
+            part.set("this", exp.column(item.name, quoted=True))
+            made.append(part)
+        return made
+
     def ordered(self, node: exp.Expr) -> exp.Expr:
         """Turn a part of ORDER BY into one over the rows."""
+        _refuse_further(self.script, node, offset_of(node, self.at))
         made = node.copy()
         made.set("this", self._column(node.this))
         return made
@@ -99,6 +117,8 @@ class _Rows:
         """Add an expression to what the query selects; it knows the names given by AS."""
 
         def meant(found: exp.Expr) -> exp.Expr:
+            if isinstance(found, (exp.Filter, *AGGREGATES)):
+                return found.copy()  # Inside are columns of the input.
             alone = isinstance(found, exp.Column) and len(found.parts) == 1
             item = known.get(found.name.lower()) if alone else None
             return found if item is None else exp.Paren(this=item.expression.copy())
@@ -114,6 +134,29 @@ def _first_select(query: exp.Expr) -> exp.Expr:
     return query
 
 
+def _refuse_further(script: Script, part: exp.Expr, at: int) -> None:
+    """Refuse what the parser reads beside an expression of ORDER BY, and a word in its place."""
+    further = [name for name, value in part.args.items() if value and name not in _OF_ORDER]
+    words = [part.this.name] if isinstance(part.this, exp.Var) else further
+    if words:
+        raise script.refusal(
+            f"ORDER BY with {', '.join(words).upper().replace('_', ' ')} is not in the dialect",
+            at=at,
+            fix="Order by expressions, each with ASC or DESC, and NULLS FIRST or NULLS LAST.",
+        )
+
+
+def _refuse_by(script: Script, clause: exp.Expr, at: int) -> None:
+    """Refuse a number of rows for each group, which the parser takes for one of all."""
+    if clause.args.get("expressions"):
+        by = ", ".join(map(render, clause.expressions))
+        raise script.refusal(
+            f"{type(clause).__name__.upper()} with BY {by} is not in the dialect",
+            at=at,
+            fix=f"Number the rows: QUALIFY ROW_NUMBER() OVER (PARTITION BY {by} ORDER BY …) <= 10.",
+        )
+
+
 def _count(script: Script, limit: exp.Expr, at: int) -> int:
     options = limit.args.get("limit_options")
     further = options is not None and (options.args.get("percent") or options.args.get("with_ties"))
@@ -123,7 +166,9 @@ def _count(script: Script, limit: exp.Expr, at: int) -> int:
             at=at,
             fix="Number the rows: QUALIFY RANK() OVER (ORDER BY …) <= 10 has ties.",
         )
-    return _number(script, limit.args.get("count") or limit.args.get("expression"), at)
+    number = limit.args.get("count") or limit.args.get("expression")
+    # FETCH FIRST ROW ONLY says no number.
+    return 1 if isinstance(limit, exp.Fetch) and number is None else _number(script, number, at)
 
 
 def _number(script: Script, node: exp.Expr | None, at: int) -> int:

@@ -52,6 +52,28 @@ def first(columns: str, rows: str, qualify: str) -> str:
             ),
         ),
         (
+            f"{GROUPS} ORDER BY n FETCH FIRST ROW ONLY",
+            first("carrier, n", GROUPS, f"{OVER.format('n')} <= 1"),
+        ),
+        (
+            f"{GROUPS} ORDER BY ALL DESC LIMIT 3",
+            first("carrier, n", GROUPS, f"{OVER.format('carrier DESC, n DESC')} <= 3"),
+        ),
+        (
+            f"SELECT carrier AS `all`, carrier, delay {FROM} ORDER BY ALL LIMIT 3",
+            f"SELECT carrier AS `all`, carrier, delay {FROM} ORDER BY 1 LIMIT 3",
+        ),
+        (
+            f"SELECT carrier, SUM(delay) AS delay {FROM} GROUP BY carrier "
+            "ORDER BY MAX(delay) LIMIT 3",
+            first(
+                "carrier, delay",
+                f"SELECT carrier, SUM(delay) AS delay, MAX(delay) AS penstock_order_0 {FROM} "
+                "GROUP BY carrier",
+                f"{OVER.format('penstock_order_0')} <= 3",
+            ),
+        ),
+        (
             f"SELECT carrier {FROM} UNION SELECT origin {FROM} ORDER BY carrier LIMIT 2",
             first(
                 "carrier",
@@ -78,6 +100,10 @@ def test_limit_is_a_choice_among_numbered_rows(written: str, meant: str) -> None
         (f"{GROUPS} ORDER BY n", "ORDER BY has no meaning"),
         (f"{GROUPS} ORDER BY n LIMIT n", "take a number"),
         (f"{GROUPS} ORDER BY 3 LIMIT 1", "ORDER BY 3: there are 2 columns"),
+        (f"{GROUPS} ORDER BY ALL, n LIMIT 1", "ORDER BY with ALL"),
+        (f"{GROUPS} ORDER BY n WITH FILL LIMIT 1", "ORDER BY with WITH FILL"),
+        (f"{GROUPS} ORDER BY n LIMIT 3 BY carrier", "LIMIT with BY carrier"),
+        (f"{GROUPS} ORDER BY n LIMIT 3 OFFSET 1 BY n", "OFFSET with BY n"),
         (f"{GROUPS} ORDER BY n FETCH FIRST 3 ROWS WITH TIES", "WITH TIES"),
         (f"SELECT DISTINCT carrier {FROM} ORDER BY delay LIMIT 1", "names columns that they give"),
         (f"{GROUPS} UNION ALL {GROUPS} ORDER BY n + 1 LIMIT 1", "names columns that they give"),
