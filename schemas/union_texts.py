@@ -36,6 +36,10 @@ class BranchType(Protocol):
         """Make a column."""
         ...
 
+    def lost_texts(self, values: list[Any]) -> dict[int, str]:
+        """Return the texts of the values that the type cannot hold, by place."""
+        ...
+
 
 Typed = Callable[[Any, dict[str, Any]], BranchType]
 
@@ -181,7 +185,17 @@ class _Shown:
         kind = self._typed(avro, {**self._named})
         if kind.convert is None and kind.build is None:
             return _itself
-        return lambda value: None if value is None else _json(kind.array([value])[0].as_py())
+
+        def shown(value: Any) -> Any:
+            # What the type cannot hold is shown as it travels: no other value stands for it.
+            if value is None or kind.lost_texts([value]):
+                return value
+            try:
+                return _json(kind.array([value])[0].as_py())
+            except pa.ArrowInvalid:
+                return value
+
+        return shown
 
 
 def _itself(value: Any) -> Any:

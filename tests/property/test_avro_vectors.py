@@ -246,6 +246,14 @@ MEANT = [
     (["int", meant("long", "timestamp-micros")], ("long", 1), "1970-01-01T00:00:00.000001Z"),
     (["string", meant("int", "time-millis")], 1500, "00:00:01.5"),
     (["string", meant("bytes", "decimal", precision=4, scale=2)], b"\x96", "-1.06"),
+    (["string", meant("bytes", "decimal", precision=4, scale=2)], b"\x7f\xff\xff", '"7fffff"'),
+    (["string", meant("long", "timestamp-millis")], 253402300800000, "253402300800000"),
+    (["string", meant("int", "date")], 2932897, "2932897"),
+    (
+        ["string", {"type": "array", "items": meant("int", "date")}],
+        [0, 2932897],
+        '["1970-01-01",2932897]',
+    ),
     (["bytes", AMOUNT], ("a.Amount", b"\x00\x96"), "1.50"),
     (["bytes", AMOUNT], ("bytes", b"\x00\x96"), '"0096"'),
     (
