@@ -13,12 +13,12 @@ from sqlglot import exp
 
 from projections.sql.decimals import FLOATING, INTEGERS, digits_of
 from projections.sql.expressions import never_fails
-from projections.sql.scalar import TEXT, WHOLE, TypeOf
+from projections.sql.scalar import TEXT, TypeOf
 from projections.sql.tree import column
 
 _DIVISIONS = (exp.Div, exp.Mod, exp.IntDiv)
 _WITHIN_RANGE = (exp.Add, exp.Sub, exp.Mul, exp.Neg, exp.Abs)
-_WIDER = {"INT": "BIGINT", "BIGINT": "DECIMAL(19,0)"}
+_WIDER = {"TINYINT": "INT", "SMALLINT": "INT", "INT": "BIGINT", "BIGINT": "DECIMAL(19,0)"}
 """Types that hold what is computed of two numbers of these; decimals have more digits with it."""
 _BOUNDS = {"TINYINT": 2.0**7, "SMALLINT": 2.0**15, "INT": 2.0**31, "BIGINT": 2.0**63}
 _NO_VALUES = (exp.DataType, exp.DataTypeParam, exp.Interval, exp.Var, exp.Identifier, exp.Literal)
@@ -59,6 +59,8 @@ class _Trial:
                 return self._chosen(exp.If(this=known, true=value, false=node.args.get("false")))
             case exp.Between():
                 return self._between(node)
+            case exp.In() if node.expressions:
+                return self._among(node)
             case _ if isinstance(node, _NO_VALUES):
                 return node.copy(), None
             case _:
@@ -121,6 +123,20 @@ class _Trial:
         both, failed = self._connected(exp.And(this=low, expression=high))
         return exp.Paren(this=both), failed
 
+    def _among(self, node: exp.Expr) -> Tried:
+        """Try IN, which asks one value after the other, up to the one that is equal."""
+        value, first = self.of(node.this)
+        parts = [self.of(part) for part in node.expressions]
+        failed: exp.Expr | None = None
+        for part, own in reversed(parts):
+            equal = exp.EQ(this=_bracketed(value), expression=_bracketed(part))
+            differs = exp.Not(this=_or_else(equal, exp.false()))
+            failed = _any(own, None if failed is None else exp.and_(differs, failed))
+        made = node.copy()
+        made.set("this", value)
+        made.set("expressions", [part for part, _ in parts])
+        return made, _any(first, failed)
+
     def _computed(self, node: exp.Expr) -> Tried:
         """Try an expression all of whose parts are asked."""
         made = node.copy()
@@ -147,7 +163,7 @@ class _Trial:
         if is_day and self._types(node.this) == TEXT:
             return _read(node.this, exp.DataType.build("DATE", dialect="spark"))
         kind = self._types(node)
-        if isinstance(node, _WITHIN_RANGE) and kind in WHOLE:
+        if isinstance(node, _WITHIN_RANGE) and kind in _WIDER:
             return _within_range(node, kind)
         return node, None
 

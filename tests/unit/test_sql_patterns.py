@@ -249,6 +249,9 @@ ASKED = [
     "CAST(128 - A.n AS TINYINT) IS NOT NULL",
     "CAST(2147483648e0 - A.ratio AS INT) > 0",
     "CAST(10 - CAST(A.price AS DECIMAL(3,0)) AS DECIMAL(1,0)) > 0",
+    "A.n IN (2, 10 DIV A.n, 1)",
+    "CAST(A.n AS TINYINT) + CAST(A.n AS TINYINT) - CAST(100 AS TINYINT) - CAST(29 AS TINYINT) < 0",
+    "CAST(32767 AS SMALLINT) + CAST(1 - A.n AS SMALLINT) > 0",
     "A.n = 2 OR NEXT(10 / A.n) > 1",
 ]
 
@@ -270,6 +273,8 @@ def test_a_condition_is_an_error_in_rows_that_the_pattern_asks_for_alone(conditi
         "A.n = 5 OR (A.n > 0 AND A.n - 2 - 9223372036854775807 < 0)",
         "coalesce(A.word = 'none', 10 / A.n > 1) = false OR A.n = 2 OR 10 / nullif(A.n, 0) > 9",
         "CASE WHEN A.n = 0 THEN false ELSE 10 / A.n > 1 END",
+        "A.n NOT IN (0, 10 DIV A.n)",
+        "A.n IN (2, 1, 10 DIV (A.n - 1))",
         "CASE A.n WHEN 0 THEN false WHEN 10 DIV A.n THEN false ELSE true END",
     ],
 )
