@@ -18,7 +18,7 @@ import json
 import logging
 import uuid
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -156,13 +156,19 @@ class SavepointBook:
         """Return the files that savepoints hold of the table at `root`."""
         return self.held().get(self._name_at(root), frozenset())
 
-    def remove(self, root: str, paths: Sequence[str]) -> list[str]:
-        """Remove those files of a table that no savepoint holds; return them."""
+    def remove(
+        self, root: str, paths: Sequence[str], *, needed: Callable[[], Collection[str]] = tuple
+    ) -> list[str]:
+        """Remove those files of a table that no savepoint holds; return them.
+
+        Nor those that are `needed`, which is asked behind each announcement: who comes later to
+        need one finds it there.
+        """
         gone: list[str] = []
         for start in range(0, len(paths), AT_ONCE):
             some = paths[start : start + AT_ONCE]
             with self._removals.announced(root, some):
-                held = self.held_in(root)
+                held = {*self.held_in(root), *needed()}
                 gone += NOBODY.remove(root, [path for path in some if path not in held])
         return gone
 

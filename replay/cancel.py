@@ -6,9 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 from kernel.errors import Conflict, NotFound
 from lake import storage
-from replay.book import READY, UNFINISHED, Replay, ReplayBook, State
+from replay.book import CLAIM, CLAIMED, READY, UNFINISHED, Replay, ReplayBook, State
 from replay.generations import generation_name, live_app
 from replay.subject import Site
+from replay.swap_place import is_taken_back
 
 ABANDONED_AFTER = timedelta(seconds=30)
 """A build that reported nothing for so long has died: it reports every five seconds."""
@@ -24,20 +25,29 @@ def is_alive(replay: Replay, abandoned_after: timedelta = ABANDONED_AFTER) -> bo
 def cancel(site: Site, name: str, *, generation: int | None = None) -> Replay:
     """Cancel the newest generation (or the one named) that is not swapped; return its last row.
 
+    Of one whose rollback died before its commit the rollback is given up: it stays the table.
     A build under way notices within seconds and removes its own files; of one that died before it
     did, whoever cancels or builds next removes them. Raises `NotFound` where there is nothing to
     cancel or remove, and `Conflict` for one whose swap is under way or was interrupted.
     """
     book = ReplayBook(site.lake, site.tables)
-    states = (*UNFINISHED, *READY, State.SWAPPING)
+    states = (*UNFINISHED, *READY, *CLAIMED)
     removed = remove_abandoned(site, name)
     try:
-        replay = _not_the_table(site, book.newest(name, *states, generation=generation))
+        replay = book.newest(name, *states, generation=generation)
     except NotFound:
         of_it = [each for each in removed if generation in (None, each.generation)]
         if not of_it:
             raise
         return of_it[-1]
+    if replay.state is State.ROLLING_BACK:
+        if site.deployed.deployment().claimed(name):
+            raise Conflict(
+                f"generation {replay.generation} of {name} is being rolled back",
+                remedy="Where that was interrupted, give the same command again in a minute.",
+            )
+        return give_up_rollback(site, replay)
+    _refuse_the_table(site, replay)
     if replay.state is State.SWAPPING:
         raise Conflict(
             f"generation {replay.generation} of {name} is being swapped, or its swap was "
@@ -53,7 +63,23 @@ def cancel(site: Site, name: str, *, generation: int | None = None) -> Replay:
     return cancelled
 
 
-def _not_the_table(site: Site, replay: Replay) -> Replay:
+def give_up_rollback(site: Site, replay: Replay) -> Replay:
+    """Let a generation that is being rolled back stay the table; return its row.
+
+    Raises `Conflict` where the rollback's commit is there, or it was finished meanwhile.
+    """
+    if is_taken_back(site, replay):
+        raise Conflict(
+            f"the table was taken back from generation {replay.generation} of {replay.name} "
+            "already; its rollback was interrupted",
+            remedy=f"Finish it: penstock replay rollback {replay.name}",
+        )
+    detail = {name: told for name, told in replay.detail.items() if name != CLAIM}
+    book = ReplayBook(site.lake, site.tables)
+    return book.record(replay.now(State.SWAPPED, detail=detail), after=(State.ROLLING_BACK,))
+
+
+def _refuse_the_table(site: Site, replay: Replay) -> None:
     """Raise `Conflict` for a generation whose swap was interrupted: its files are the table's."""
     stable = site.tables.open(site.lake.path(f"projection/{replay.name}"))
     app = live_app(replay.name, replay.generation)
@@ -64,7 +90,6 @@ def _not_the_table(site: Site, replay: Replay) -> Replay:
             remedy=f"Finish it: penstock replay swap {replay.name} --yes; then, to go back: "
             f"penstock replay rollback {replay.name}",
         )
-    return replay
 
 
 def remove_abandoned(site: Site, name: str) -> list[Replay]:

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+
+from deltalake.exceptions import DeltaError
 
 from kernel.errors import Conflict, PenstockError
 from projections.run.catalog import Entry
@@ -19,6 +21,8 @@ from replay.book import CLAIM, READY, Replay, ReplayBook, State
 from replay.deployment import claims_over, hold_place
 from replay.subject import Site
 
+_STOPS = (Exception, KeyboardInterrupt)
+"""What ends a command that is still there to clean up."""
 _VERSION = "version"
 """Of the table, by which the swap was made: who takes it back looks for it."""
 
@@ -52,10 +56,26 @@ class PlaceClaim:
             text, coming = replay.base_text, replay.base
         try:
             self._told = hold_place(self.site, replay.name, text, coming)
-        except PenstockError:
+        except _STOPS:
             self.give_back(claimed, replay)
             raise
         return claimed
+
+    @contextlib.contextmanager
+    def unless(
+        self, is_there: Callable[[], bool], claimed: Replay, replay: Replay
+    ) -> Iterator[None]:
+        """Give a claim back after an error of the block, unless the block's commit is there.
+
+        Where nobody can see whether it is, the place stays claimed.
+        """
+        try:
+            yield
+        except _STOPS:
+            with contextlib.suppress(PenstockError, DeltaError, OSError):
+                if not is_there():
+                    self.give_back(claimed, replay)
+            raise
 
     def give_back(self, claimed: Replay, replay: Replay) -> None:
         """Give a claim back after a commit that was not made, unless another one took it over.
@@ -80,13 +100,13 @@ class PlaceClaim:
 
 @contextlib.contextmanager
 def claiming(site: Site, book: ReplayBook, state: State) -> Iterator[PlaceClaim]:
-    """Claim a place in the block. After an error the live runner goes on at once.
+    """Claim a place in the block. After an error, or Ctrl-C, the live runner goes on at once.
 
     Without one it goes on with what the block made, once that is deployed.
     """
     claim = PlaceClaim(site, book, state)
     try:
         yield claim
-    except Exception:
+    except _STOPS:
         claim.let_go()
         raise

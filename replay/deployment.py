@@ -150,7 +150,11 @@ def _about_to_go_live(replay: Replay) -> tuple[str, str, str]:
     name, generation = replay.name, replay.generation
     if replay.state is State.ROLLING_BACK:
         why = f"which is being rolled back to generation {replay.base}, or that was interrupted"
-        return replay.base_text, why, f"penstock replay rollback {name}"
+        command = (
+            f"penstock replay rollback {name}; or, to keep generation {generation}, penstock "
+            f"replay cancel {name} --generation {generation}"
+        )
+        return replay.base_text, why, command
     why = f"whose generation {generation} is being swapped, or its swap was interrupted"
     return replay.text, why, f"penstock replay swap {name} --generation {generation} --yes"
 

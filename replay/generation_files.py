@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from deltalake import DeltaTable
@@ -114,7 +114,12 @@ class _Leftovers:
             return False
         left = self._files(replay)
         book = SavepointBook(self.site.lake, self.site.tables)
-        removed = book.remove(self._root, sorted(left - named))
+
+        def needed() -> set[str]:
+            since = self._named_since()
+            return left if since is None else since
+
+        removed = book.remove(self._root, sorted(left - named), needed=needed)
         if len(removed) == len(left):
             storage.remove(f"{self._root}/{_folder(replay)}")
         return bool(removed) or not left
@@ -126,22 +131,36 @@ class _Leftovers:
         paths = {file.path.removeprefix(f"{place}/") for file in found}
         return {path for path in paths if not path.startswith(f"{folder}/{_LOG}/")}
 
+    def _named_since(self) -> set[str] | None:
+        """Return what `_named` does, as it is now; None where a generation moved on since.
+
+        Asked behind an announcement: a rollback that had claimed its place before may be done by
+        now, and one that claims it from now on finds the announcement and is refused.
+        """
+        replays = self._book.of(self.name)
+        states = {each.generation: each.state for each in replays}
+        if states != {each.generation: each.state for each in self.replays}:
+            return None
+        return replace(self, replays=replays)._named()
+
     def _named(self) -> set[str] | None:
         """Return the files that versions name which somebody may read; None where nobody knows.
 
         Files of a generation come into the table by a swap or a rollback, and each later commit
         only takes some out: what these left within the retention, and the version that it began
-        with, name all.
+        with, name all. A rollback that is not done, however long, needs the one before its swap.
         """
         table = self.site.tables.open(self._root)
         if table is None:
             return None
         first, standing = _versions_of_log(self._root, self.before)
         swaps = [s for s in self._book.swaps(self.name) if not _is_older(s, self.before)]
-        if any("version" not in swap.detail for swap in swaps):
+        backs = [each for each in self.replays if each.state is State.ROLLING_BACK]
+        if any("version" not in each.detail for each in (*swaps, *backs)):
             return None
         versions = {table.version(), standing, *self._versions_of_builds()}
         versions |= {int(str(swap.detail["version"])) for swap in swaps}
+        versions |= {int(str(back.detail["version"])) - 1 for back in backs}
         if self.live is not None:
             run = self.site.manifest.projected().get(live_app(self.name, self.live))
             at = None if run is None else run.tables.get(f"projection/{self.name}")

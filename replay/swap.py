@@ -22,17 +22,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from deltalake import DeltaTable
 
 from kernel import failpoints
-from kernel.errors import Conflict, LeaseLost, NotFound, PenstockError
+from kernel.errors import Conflict, LeaseLost, NotFound, Unavailable
 from kernel.positions import CLOSED, DeltaVersion, Epoch
 from lake.tables import TableAt, kept
 from pipeline.commit.manifest_rows import Projected
 from projections.run.catalog import Entry
 from projections.run.meanings import MIXED
 from replay.book import READY, Replay, ReplayBook, State
+from replay.cancel import give_up_rollback
 from replay.claims import claiming
 from replay.deployment import claims_over
 from replay.generations import (
@@ -46,7 +48,15 @@ from replay.generations import (
     put_back,
 )
 from replay.subject import Site, check_deployable, entry_of, reads_projections
-from replay.swap_place import SwapPlace, lacks_input, place_now, refuse_taken_back
+from replay.swap_place import (
+    SwapPlace,
+    is_taken_back,
+    is_the_table,
+    lacks_input,
+    place_now,
+    refuse_going,
+    refuse_taken_back,
+)
 
 ATTEMPTS = 3
 """Each costs a catch-up over what the live generation committed meanwhile."""
@@ -121,16 +131,23 @@ def rollback(site: Site, name: str) -> Swapped:
     """Make the generation before the live one the table again, as it was at the swap.
 
     The live runner then brings it up from its own epoch. Raises `NotFound` when nothing was
-    swapped or the table of that moment is not kept any more, `Conflict` when the live generation
-    keeps committing, and where the query that comes back does not go with what was deployed since:
-    with a sink of another one, or with projections that read this one.
+    swapped or the table of that moment is not kept any more or about to go: one that died before
+    is given up then. Raises `Conflict` when the live generation keeps committing, and where the
+    query that comes back does not go with what was deployed since: with a sink of another one, or
+    with projections that read this one.
     """
     book = ReplayBook(site.lake, site.tables)
     # One that is rolling back was left so by a crash, or is taken back by somebody else.
     replay = book.newest(name, State.SWAPPED, State.ROLLING_BACK)
     entry = entry_of(site, name)
     _refuse_another(entry, replay)
-    epoch = _restored(site, book, replay)
+    try:
+        epoch = _restored(site, book, replay)
+    except NotFound:
+        # What died on its way to where nothing is any more would stay on it for ever.
+        if replay.state is State.ROLLING_BACK:
+            give_up_rollback(site, replay)
+        raise
     failpoints.hit(failpoints.REPLAY_AFTER_SWAP)
     stable = DeltaTable(site.lake.path(f"projection/{name}"))
     version = published_version(stable, replay.base)
@@ -208,22 +225,19 @@ def _published(site: Site, book: ReplayBook, replay: Replay, catch_up: CatchUp) 
             ):
                 asked, replay = True, catch_up(replay)
             claimed = claim.take(replay)
-            try:
+            with claim.unless(partial(is_the_table, site, replay), claimed, replay):
                 # The live one may have come further until it saw the claim.
                 place = place_now(site, replay)
                 ahead = place.swapped or lacks_input(site, place)
-            except PenstockError:
-                claim.give_back(claimed, replay)
-                raise
-            replay = place.replay
-            epoch = Epoch(max(place.live, replay.epoch))
-            if not ahead and _committed(place, epoch):
-                return replay.now(replay.state, epoch=epoch, detail=replay.detail)
+                replay = place.replay
+                epoch = Epoch(max(place.live, replay.epoch))
+                if not ahead and _committed(site, place, epoch):
+                    return replay.now(replay.state, epoch=epoch, detail=replay.detail)
             claim.give_back(claimed, replay)
         raise _too_fast(replay)
 
 
-def _committed(place: SwapPlace, epoch: Epoch) -> bool:
+def _committed(site: Site, place: SwapPlace, epoch: Epoch) -> bool:
     """Make a generation that is claimed the table; say whether the live one was not faster."""
     replay = place.replay
     failpoints.hit(failpoints.REPLAY_AFTER_CLAIM)
@@ -239,6 +253,10 @@ def _committed(place: SwapPlace, epoch: Epoch) -> bool:
         )
     except LeaseLost:
         return False
+    except Unavailable:
+        # The storage may have lost its answer, and not the commit.
+        if not is_the_table(site, replay):
+            raise
     return True
 
 
@@ -257,20 +275,33 @@ def _restored(site: Site, book: ReplayBook, replay: Replay) -> Epoch:
             # and without columns that another one may read since: the claim looks.
             claimed = claim.take(replay)
             failpoints.hit(failpoints.REPLAY_AFTER_CLAIM)
-            try:
-                put_back(
-                    stable,
-                    DeltaVersion(before.version()),
-                    old=Cursor(app_id=old, epoch=epoch),
-                    new=new,
-                    generation=replay.base,
-                )
-            except LeaseLost:
-                claim.give_back(claimed, replay)
-                continue
-            site.tables.forget(path)
-            return epoch
+            with claim.unless(partial(is_taken_back, site, replay), claimed, replay):
+                refuse_going(site, before, replay)
+                if _taken_back(site, stable, before, replay):
+                    site.tables.forget(path)
+                    return epoch
+            claim.give_back(claimed, replay)
         raise _too_fast(replay)
+
+
+def _taken_back(site: Site, stable: DeltaTable, before: DeltaTable, replay: Replay) -> bool:
+    """Make a table what it was before; say whether the live one was not faster."""
+    old = live_app(replay.name, replay.base)
+    try:
+        put_back(
+            stable,
+            DeltaVersion(before.version()),
+            old=Cursor(app_id=old, epoch=Epoch(before.transaction_version(old) or 0)),
+            new=live_app(replay.name, replay.generation),
+            generation=replay.base,
+        )
+    except LeaseLost:
+        return False
+    except Unavailable:
+        # As with a swap.
+        if not is_taken_back(site, replay):
+            raise
+    return True
 
 
 def _before(stable: DeltaTable, path: str, replay: Replay) -> DeltaTable:

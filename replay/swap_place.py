@@ -6,9 +6,12 @@ from dataclasses import dataclass
 
 from deltalake import DeltaTable
 
-from kernel.errors import Conflict
+from kernel.errors import Conflict, NotFound
 from kernel.positions import CLOSED, Epoch
 from lake.datasets import schema_of
+from lake.removals import Removals
+from lake.table_files import live_files
+from lake.tables import kept
 from replay.book import Replay
 from replay.generations import build_app, generation_name, live_app
 from replay.subject import Site, anything_new, noted_epoch, subject_of
@@ -68,6 +71,37 @@ def refuse_taken_back(stable: DeltaTable, replay: Replay, generation: int) -> No
             f"the table was taken back from generation {generation} of {replay.name} meanwhile",
             remedy=f"penstock replay status {replay.name}",
         )
+
+
+def refuse_going(site: Site, before: DeltaTable, replay: Replay) -> None:
+    """Raise `NotFound` where files that a rollback brings back are gone, or are about to go.
+
+    To be looked at behind its claim: whoever announces files later sees that.
+    """
+    path = site.lake.path(f"projection/{replay.name}")
+    going = Removals(site.lake).among(path, sorted(live_files(before)))
+    if going or kept(path, before.version()) is None:
+        raise NotFound(
+            f"files of what {replay.name} was before generation {replay.generation} are being "
+            "removed (lake.retention_days)",
+            remedy="Give the same command again; where it is refused again, build the query of "
+            f"that time again: penstock replay apply {replay.name} --sql FILE",
+        )
+
+
+def is_taken_back(site: Site, replay: Replay) -> bool:
+    """Say whether the table was taken back from a generation, by the rollback's commit."""
+    return _cursor(site, replay) == CLOSED
+
+
+def is_the_table(site: Site, replay: Replay) -> bool:
+    """Say whether a generation became the table, by the swap's commit."""
+    return _cursor(site, replay) is not None
+
+
+def _cursor(site: Site, replay: Replay) -> int | None:
+    stable = DeltaTable(site.lake.path(f"projection/{replay.name}"))
+    return stable.transaction_version(live_app(replay.name, replay.generation))
 
 
 def _swapped_at(stable: DeltaTable, replay: Replay) -> Epoch | None:

@@ -244,14 +244,19 @@ def cancel_(
     workspace: WorkspaceOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Stop a build, or drop a built generation that is not the table; its files are removed."""
-    from replay.book import READY, UNFINISHED, State
+    """Stop a build, or drop a built generation that is not the table; its files are removed.
+
+    Of one whose rollback was interrupted, and changed nothing yet, the rollback is given up.
+    """
+    from replay.book import CLAIMED, READY, UNFINISHED, State
 
     found = settings.load(workspace)
-    open_ = (*UNFINISHED, *READY, State.SWAPPING)
+    open_ = (*UNFINISHED, *READY, *CLAIMED)
     book_of(found, name).newest(name, *open_, generation=generation)
     from replay.cancel import cancel
 
     done = cancel(site_of(found, fields=False), name, generation=generation)
     text = f"generation {done.generation} of {name} is cancelled; the live one was not touched"
+    if done.state is State.SWAPPED:
+        text = f"generation {done.generation} of {name} stays the table: its rollback is given up"
     emit(document(done), as_json=as_json, text=text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from kernel.errors import Conflict, NotFound
 from kernel.positions import Epoch
 from lake import storage
 from lake.layout import Lake
+from lake.removals import Removals
 from lake.savepoints import SavepointBook
 from lake.tables import Tables
 from projections.run.catalog import DROPPED
@@ -276,6 +278,64 @@ def test_generations_of_what_was_dropped_go_too(report: SwappedReport) -> None:
     report.epochs(live=True)
     report.made.deployed.set_status(NAME, DROPPED)
     assert removed(report, after=LATER) == [2]
+    assert words_of(report) == {"of 2"}
+
+
+def test_p10_a_rollback_that_came_before_the_announcement_loses_no_file(
+    report: SwappedReport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swapped(report)
+    swapped_at_once(report)
+    announced, met = Removals.announced, list[int]()
+
+    def slept(self: Removals, root: str, paths: list[str]) -> AbstractContextManager[None]:
+        if not met:
+            met.append(rollback(report.site, NAME).generation)
+        return announced(self, root, paths)
+
+    monkeypatch.setattr(Removals, "announced", slept)
+    assert removed(report, after=LATER) == []
+    assert met == [2]
+    assert words_of(report) == {"of 2"}
+
+
+def test_p10_a_rollback_that_comes_behind_the_announcement_is_refused(
+    report: SwappedReport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swapped(report)
+    swapped_at_once(report)
+    held, met = SavepointBook.held_in, list[str]()
+
+    def amid(self: SavepointBook, root: str) -> frozenset[str]:
+        if not met:
+            with pytest.raises(NotFound, match="before generation 3 are being removed") as refused:
+                rollback(report.site, NAME)
+            met.append(refused.value.remedy)
+        return held(self, root)
+
+    monkeypatch.setattr(SavepointBook, "held_in", amid)
+    assert removed(report, after=LATER) == [2]
+    assert f"penstock replay apply {NAME} --sql FILE" in met[0]
+    assert newest(report).state is State.SWAPPED, "its claim was given back"
+    assert words_of(report) == {"of 3"}
+
+
+def rollback_dies(report: SwappedReport) -> None:
+    failpoints.arm(failpoints.REPLAY_AFTER_CLAIM)
+    with pytest.raises(failpoints.Crash):
+        rollback(report.site, NAME)
+    failpoints.disarm()
+    assert newest(report).state is State.ROLLING_BACK
+
+
+def test_what_a_rollback_that_died_needs_stays_until_it_is_given_up(report: SwappedReport) -> None:
+    swapped(report)
+    swapped_at_once(report)
+    rollback_dies(report)
+    report.epochs(live=True)
+    assert removed(report, after=LATER) == [2], "the file that the table never had"
+    assert files(report, 2)
+    assert rollback(report.site, NAME).generation == 2
     assert words_of(report) == {"of 2"}
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 
-from kernel.errors import Conflict, LeaseLost, NotFound
+from kernel import failpoints
+from kernel.errors import Conflict, LeaseLost, NotFound, Unavailable
 from kernel.positions import CLOSED, Epoch
 from lake.layout import Lake
 from lake.savepoints import SavepointBook
@@ -18,11 +20,13 @@ from lake.tables import TableAt, Tables
 from lake.upkeep.compaction import vacuum
 from lake.writer import ArrowWriter, Guard
 from pipeline.commit.retention import derived_names
+from projections.run.catalog import CLAIMED_FOR
 from projections.run.notes import noted_by
 from projections.serve.pinned_epochs import pinned_at
 from projections.serve.savepoints import create
 from projections.sql.parse import parse_script
 from replay import cancel as cancelling
+from replay import swap as swapping
 from replay.book import ReplayBook, State
 from replay.build import Builder
 from replay.cancel import cancel, remove_abandoned
@@ -209,3 +213,121 @@ def test_p10_a_build_that_slept_through_its_swap_writes_nothing_more(
     ArrowWriter(Tables()).append(path, rows(2, 9), slice_guard(NAME, 2, 7))
     assert DeltaTable(path).version() == before
     assert words_of(report) == {"of 2"}
+
+
+def rollback_dies(report: SwappedReport, at: str) -> None:
+    failpoints.arm(at)
+    with pytest.raises(failpoints.Crash):
+        rollback(report.site, NAME)
+    failpoints.disarm()
+
+
+def state(report: SwappedReport) -> State:
+    return ReplayBook(report.lake, Tables()).of(NAME)[-1].state
+
+
+def read_by_another(report: SwappedReport) -> None:
+    reader = "CREATE PROJECTION reader WITH (key = 'id') AS SELECT id, word FROM report"
+    apply(report.site, [], parse_script(reader).projections)
+
+
+class Later(datetime):
+    """A clock that is behind the end of every claim."""
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> Later:
+        return cls.fromtimestamp(datetime.now(UTC).timestamp(), tz) + CLAIMED_FOR
+
+
+def test_a_rollback_that_died_and_is_not_possible_any_more_is_given_up(
+    report: SwappedReport,
+) -> None:
+    swapped(report)
+    rollback_dies(report, failpoints.REPLAY_AFTER_CLAIM)
+    report.epochs(live=True)
+    report.stable.vacuum(0, enforce_retention_duration=False, dry_run=False)
+    with pytest.raises(Conflict, match="reader reads report, which is being rolled back"):
+        read_by_another(report)
+    with pytest.raises(NotFound, match="is not kept any more"):
+        rollback(report.site, NAME)
+    assert state(report) is State.SWAPPED
+    read_by_another(report)
+    assert words_of(report) == {"of 2"}
+
+
+def test_a_rollback_that_died_before_its_commit_can_be_cancelled(
+    report: SwappedReport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swapped(report)
+    rollback_dies(report, failpoints.REPLAY_AFTER_CLAIM)
+    with pytest.raises(Conflict) as refused:
+        read_by_another(report)
+    assert f"penstock replay cancel {NAME} --generation 2" in refused.value.remedy
+    with pytest.raises(Conflict, match="is being rolled back"):
+        cancel(report.site, NAME)
+    monkeypatch.setattr("projections.run.catalog.datetime", Later)
+    assert cancel(report.site, NAME, generation=2).state is State.SWAPPED
+    read_by_another(report)
+    assert words_of(report) == {"of 2"}
+    monkeypatch.undo()
+    assert rollback(report.site, NAME).generation == 1
+
+
+def test_a_rollback_that_died_behind_its_commit_cannot_be_cancelled(
+    report: SwappedReport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swapped(report)
+    rollback_dies(report, failpoints.REPLAY_AFTER_SWAP)
+    monkeypatch.setattr("projections.run.catalog.datetime", Later)
+    with pytest.raises(Conflict, match="taken back from generation 2 of report already") as refused:
+        cancel(report.site, NAME)
+    assert refused.value.remedy == f"Finish it: penstock replay rollback {NAME}"
+    assert rollback(report.site, NAME).generation == 1
+
+
+@pytest.mark.parametrize(
+    "stop", [Unavailable("the disk"), OSError("the disk"), KeyboardInterrupt()]
+)
+@pytest.mark.parametrize("command", ["swap", "rollback"])
+def test_a_claim_is_given_back_where_the_commit_failed(
+    report: SwappedReport, command: str, stop: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def given() -> None:
+        if command == "swap":
+            swap(report.site, NAME, report.catch_up)
+        else:
+            rollback(report.site, NAME)
+
+    def failing(*_: object, **__: object) -> None:
+        raise stop
+
+    report.build()
+    if command == "rollback":
+        swap(report.site, NAME, report.catch_up)
+    before = state(report)
+    with monkeypatch.context() as patches:
+        patches.setattr(swapping, "publish" if command == "swap" else "put_back", failing)
+        with pytest.raises(type(stop)):
+            given()
+    assert state(report) is before
+    assert not report.site.deployed.deployment().claimed(NAME), "the live one goes on at once"
+    given()
+    assert state(report) is (State.SWAPPED if command == "swap" else State.ROLLED_BACK)
+
+
+def test_a_commit_whose_answer_was_lost_is_gone_on_with(
+    report: SwappedReport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def losing(commit: Callable[..., None]) -> Callable[..., None]:
+        def committing(*arguments: object, **settings: object) -> None:
+            commit(*arguments, **settings)
+            raise Unavailable("the storage does not answer")
+
+        return committing
+
+    for commit in ("publish", "put_back"):
+        monkeypatch.setattr(swapping, commit, losing(getattr(swapping, commit)))
+    swapped(report)
+    assert (state(report), words_of(report)) == (State.SWAPPED, {"of 2"})
+    assert rollback(report.site, NAME).generation == 1
+    assert (state(report), words_of(report)) == (State.ROLLED_BACK, {"of 1"})
