@@ -119,6 +119,17 @@ def claims_over(site: Site, name: str, claim: Entry | None = None) -> list[Entry
     ]
 
 
+def drop_ended_claims(site: Site) -> None:
+    """Drop claims whose time is over: versions from before there were any refuse the catalog."""
+
+    def decided() -> list[Entry]:
+        deployment = site.deployed.deployment()
+        over = {name for name in deployment.claims if not deployment.claimed(name)}
+        return [entry for name in sorted(over) for entry in claims_over(site, name)]
+
+    site.deployed.decide(decided)
+
+
 def _refuse_amid_swaps(
     site: Site,
     changed: Sequence[Entry],

@@ -16,13 +16,14 @@ from datetime import UTC, datetime, timedelta
 
 from deltalake import DeltaTable
 
-from kernel.errors import Conflict
+from kernel.errors import Conflict, LeaseLost
 from lake import storage
 from lake.attempts import Attempts
 from lake.savepoints import SavepointBook
 from lake.table_files import live_files
 from replay.book import CLAIMED, OVER, READY, UNFINISHED, Replay, ReplayBook, State
 from replay.cancel import ABANDONED_AFTER, is_alive
+from replay.deployment import drop_ended_claims
 from replay.generations import live_app
 from replay.slices import build_of
 from replay.subject import Site
@@ -39,6 +40,8 @@ def remove_leftovers(
     An error of one projection keeps no other from being looked after, and is raised behind them.
     """
     now = now or datetime.now(UTC)
+    with suppress(LeaseLost):
+        drop_ended_claims(site)
     deployed = site.deployed.deployment().generations
     found: dict[str, list[Replay]] = {}
     for replay in ReplayBook(site.lake, site.tables).all():

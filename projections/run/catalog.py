@@ -4,9 +4,9 @@ Kinds: `capture` (a captured source: its tables), `slot` (the slot that a captur
 from, and whether it is lost), `source` (a CREATE SOURCE statement), `projection` (a CREATE
 PROJECTION statement and its live generation), `retry` (somebody asked for a held table to be tried
 again now), `claim` (another generation is about to take a projection's place: it holds still until
-the time that the text is). The command line appends, the pipeline reads: neither needs the other
-to be up. What reads SQL is loaded when statements are read: who only
-changes a status, or asks for a retry, pays nothing for it.
+the time that the text is). Kinds that a later version brings are passed over. The command line
+appends, the pipeline reads: neither needs the other to be up. What reads SQL is loaded when
+statements are read: who only changes a status, or asks for a retry, pays nothing for it.
 """
 
 from __future__ import annotations
@@ -345,7 +345,7 @@ class DeployedCatalog:
         projections: dict[str, tuple[Entry, ProjectionDecl]] = {}
         unread: dict[tuple[str, str], tuple[Entry, PenstockError]] = {}
         for entry in live:
-            if entry.kind in (CAPTURE, SLOT, RETRY, CLAIM):
+            if entry.kind not in (SOURCE, PROJECTION):
                 continue
             try:
                 script = parse_script(entry.text, origin=f"{entry.kind} {entry.name}")

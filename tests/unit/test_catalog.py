@@ -55,6 +55,14 @@ def test_the_newest_entry_counts(lake: Lake) -> None:
     assert catalog.deployment().captures == {}
 
 
+def test_a_kind_that_a_later_version_brings_is_passed_over(lake: Lake) -> None:
+    later = Entry(kind="later", name="report", generation=2, status=LIVE, text="no SQL at all")
+    catalog = DeployedCatalog(lake, Tables())
+    catalog.put([entry("shop"), later])
+    deployed = catalog.deployment()
+    assert ([*deployed.captures], deployed.projections) == (["shop"], {})
+
+
 def test_what_is_kept_of_a_table_stands_beside_its_key(lake: Lake) -> None:
     catalog = DeployedCatalog(lake, Tables())
     tables = {

@@ -16,13 +16,14 @@ import pytest
 from kernel import failpoints
 from kernel.errors import Conflict
 from lake.tables import Tables
-from projections.run.catalog import CLAIMED_FOR, Deployment
+from projections.run.catalog import CLAIM, CLAIMED_FOR, DROPPED, Deployment
 from projections.run.derived_tables import DerivedTables
 from projections.run.projector import Projector
 from projections.serve.statuses import try_again
 from replay import swap as swapping
 from replay.book import READY, Replay, ReplayBook, State
 from replay.deployment import hold_place
+from replay.generation_files import remove_leftovers
 from replay.subject import entry_of, generation_target, reachable, subject_of
 from replay.swap import rollback, swap
 from tests.support.lake.handmade import NoSpark
@@ -182,6 +183,24 @@ def test_a_claim_by_a_wrong_clock_holds_nothing_for_long(load: Load) -> None:
     for at, holds in ((until, False), (datetime.now(UTC) + CLAIMED_FOR, True)):
         deployment.claims[NAME] = at
         assert deployment.claimed(NAME) is holds
+
+
+def test_claims_that_are_over_are_dropped_from_the_catalog(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Earlier versions read no catalog that has one, whatever its time."""
+    site = load.made.site
+    hold_place(site, NAME, PERSONS, 2)
+    remove_leftovers(site, retention=timedelta(days=1))
+    assert site.deployed.deployment().claimed(NAME)
+    with monkeypatch.context() as patches:
+        patches.setattr("projections.run.catalog.datetime", Later)
+        remove_leftovers(site, retention=timedelta(days=1))
+    assert [e.status for e in site.deployed.entries() if e.kind == CLAIM] == [DROPPED]
+    assert site.deployed.deployment().claims == {}
+    version = site.deployed.version()
+    remove_leftovers(site, retention=timedelta(days=1))
+    assert site.deployed.version() == version
 
 
 def test_a_claim_makes_nobody_else_due(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
