@@ -144,9 +144,12 @@ class ReplayBook:
 
     def swaps(self, name: str) -> list[Replay]:
         """Return the rows by which each swap and rollback of a projection was done, ascending."""
-        done = (State.SWAPPED, State.ROLLED_BACK)
-        rows = (_replay(row) for row in self._rows() if row["name"] == name)
-        return [replay for replay in rows if replay.state in done]
+        done: dict[tuple[object, ...], Replay] = {}
+        for row in self._rows():
+            if row["name"] == name and row["state"] in (State.SWAPPED, State.ROLLED_BACK):
+                replay = _replay(row)
+                done.setdefault(_done(replay), replay)
+        return [*done.values()]
 
     def _rows(self) -> list[dict[str, Any]]:
         # Opened anew: the thread that shows progress reads here, too.
@@ -155,8 +158,13 @@ class ReplayBook:
     def all(self) -> list[Replay]:
         """Return the newest row of every generation, oldest generation first."""
         newest: dict[tuple[str, int], Replay] = {}
+        swapped: dict[tuple[object, ...], datetime | None] = {}
         for row in self._rows():
-            newest[row["name"], row["generation"]] = _replay(row)
+            replay = _replay(row)
+            if replay.state is State.SWAPPED:
+                # A rollback that was refused leaves the row again: the swap was at the first one.
+                replay = replace(replay, at=swapped.setdefault(_done(replay), replay.at))
+            newest[row["name"], row["generation"]] = replay
         return [newest[place] for place in sorted(newest)]
 
     def of(self, name: str) -> list[Replay]:
@@ -244,6 +252,11 @@ class ReplayBook:
 
         self._ledger.put(rows)
         return replay
+
+
+def _done(replay: Replay) -> tuple[object, ...]:
+    """Return what tells a swap or a rollback from others."""
+    return replay.name, replay.generation, replay.state, replay.detail.get("version")
 
 
 def _refuse_moved(known: Replay, after: Sequence[State] | None, claim: str | None) -> None:

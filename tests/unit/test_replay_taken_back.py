@@ -331,3 +331,21 @@ def test_a_commit_whose_answer_was_lost_is_gone_on_with(
     assert (state(report), words_of(report)) == (State.SWAPPED, {"of 2"})
     assert rollback(report.site, NAME).generation == 1
     assert (state(report), words_of(report)) == (State.ROLLED_BACK, {"of 1"})
+
+
+def test_a_rollback_that_is_refused_makes_the_swap_no_younger(
+    report: SwappedReport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swapped(report)
+    book = ReplayBook(report.lake, Tables())
+    (before,) = book.of(NAME)
+    assert book.swaps(NAME) == [before]
+
+    def refused(*_: object) -> None:
+        raise Conflict("a reader")
+
+    monkeypatch.setattr("replay.claims.hold_place", refused)
+    for _ in range(2):
+        with pytest.raises(Conflict, match="a reader"):
+            rollback(report.site, NAME)
+    assert book.of(NAME) == book.swaps(NAME) == [before]
