@@ -38,6 +38,7 @@ def remove_leftovers(
     """Remove what generations left that nobody needs any more; return which ones had some.
 
     An error of one projection keeps no other from being looked after, and is raised behind them.
+    Where others write faster to the books, the rest is left for the next time.
     """
     now = now or datetime.now(UTC)
     with suppress(LeaseLost):
@@ -50,7 +51,7 @@ def remove_leftovers(
     attempts = Attempts()
     for name, replays in found.items():
         live = deployed.get(name)
-        with attempts.of(f"projection/{name}"):
+        with attempts.of(f"projection/{name}"), suppress(LeaseLost):
             removed += _Leftovers(site, name, replays, live, now - retention, now).remove()
     for error in attempts.failed.values():
         raise error

@@ -17,8 +17,7 @@ def upkeep_of(settings: Settings, lake: Lake, large: LargeCompaction | None) -> 
     """Return what looks after a lake beside ingest."""
     retention = timedelta(days=settings.number("lake.retention_days"))
 
-    def prune() -> None:
-        forget_old(lake, retention=retention)
+    def leftovers() -> None:
         # With handles of its own: ingest refreshes its own meanwhile.
         remove_leftovers(Site(lake=lake), retention=retention)
 
@@ -27,6 +26,7 @@ def upkeep_of(settings: Settings, lake: Lake, large: LargeCompaction | None) -> 
         retention=retention,
         current_bytes=settings.number("lake.current_retention_bytes"),
         derived=partial(derived_names, lake),
-        prune=prune,
+        prune=partial(forget_old, lake, retention=retention),
+        leftovers=leftovers,
         large=large,
     )

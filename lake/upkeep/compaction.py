@@ -249,12 +249,14 @@ class Upkeep:
         current_bytes: int | None = None,
         derived: Callable[[], Iterable[str]] = tuple,
         prune: Callable[[], object] = tuple,
+        leftovers: Callable[[], object] = tuple,
         large: LargeCompaction | None = None,
     ) -> None:
         """`derived` names the typed, history and projection tables; for the vacuum only.
 
-        `prune` removes rows that are too old, before each vacuum. `current_bytes` is what old
-        versions of `current` tables take at most; None for no bound. `large` compacts much.
+        `prune` removes rows that are too old, before each vacuum; `leftovers` what generations
+        left, as often. `current_bytes` is what old versions of `current` tables take at most; None
+        for no bound. `large` compacts much.
         """
         self._lake = lake
         self._retention = retention
@@ -264,7 +266,7 @@ class Upkeep:
         self._savepoints = SavepointBook(lake, self._tables)
         self._at: Mapping[str, TableAt] = {}
         self._derived = derived
-        self._prune = prune
+        self._prune, self._leftovers = prune, leftovers
         self._large = large
         self.troubles: dict[str, str] = {}
         """What could not be done the last time, by the kind of work or the table."""
@@ -289,6 +291,7 @@ class Upkeep:
 
     def _run(self) -> None:
         works = {self.trim: TRIM_EVERY, self.look: LOOK_EVERY, self._vacuum: VACUUM_EVERY}
+        works[self.leftovers] = VACUUM_EVERY
         # Ingest may wait for room; and what was removed before a long rest, logs forget soon.
         due = dict.fromkeys(works, -math.inf) | {self.look: time.monotonic() + _seconds(LOOK_EVERY)}
         while not self._stop.wait(_REST_S):
@@ -336,6 +339,10 @@ class Upkeep:
                 )
                 if not name.startswith("current/"):
                     remove_left_over(self._lake.path(name), at.version, keeper=self._savepoints)
+
+    def leftovers(self) -> None:
+        """Remove now what generations left. Beside the vacuum: their errors are their own."""
+        self._leftovers()
 
     def _kept(self) -> dict[str, TableAt]:
         """Return all tables whose files are replaced: as epochs name them, else as they are."""

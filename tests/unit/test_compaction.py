@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from kernel.errors import LeaseLost
 from kernel.positions import Epoch
 from lake.layout import Lake
 from lake.tables import TableAt, Tables
@@ -158,6 +159,25 @@ def test_tables_that_no_epoch_names_are_kept_small_too(lake: Lake) -> None:
     }
     removed = vacuum(lake, Tables(), kept, retention=timedelta(0))
     assert removed["epochs"] == removed["history/x"] == 2
+
+
+def test_what_generations_leave_is_a_work_and_a_trouble_of_its_own(lake: Lake) -> None:
+    """Where it fails, it is tried again alone."""
+
+    def fails() -> None:
+        raise LeaseLost("others were faster")
+
+    pruned = []
+    upkeep = Upkeep(
+        lake, retention=timedelta(days=7), prune=lambda: pruned.append(1), leftovers=fails
+    )
+    upkeep._vacuum()
+    assert upkeep.troubles == {}
+    upkeep.committed({})
+    until(lambda: "leftovers" in upkeep.troubles, "what generations left was looked at")
+    upkeep.close()
+    assert upkeep.troubles == {"leftovers": "others were faster"}
+    assert len(pruned) == 2
 
 
 def test_what_was_removed_before_a_rest_goes_at_the_start(

@@ -370,7 +370,7 @@ def test_the_pipeline_removes_them_once_an_hour(
     swapped(report)
     report.epochs(live=True)
     upkeep = upkeep_of(Settings(tmp_path, values), report.lake, None)
-    upkeep._vacuum()
+    upkeep.rest_after(upkeep.leftovers, DAY)
     assert upkeep.troubles == {}
     assert not folder(report, 2).exists()
     assert words_of(report) == {"of 2"}

@@ -31,6 +31,7 @@ from replay.book import ReplayBook, State
 from replay.build import Builder
 from replay.cancel import cancel, remove_abandoned
 from replay.deployment import apply
+from replay.generation_files import _Leftovers, remove_leftovers
 from replay.generations import build_app, generation_name, live_app
 from replay.planning import plan_replay, refuse_changed
 from replay.slices import slice_guard
@@ -349,3 +350,23 @@ def test_a_rollback_that_is_refused_makes_the_swap_no_younger(
         with pytest.raises(Conflict, match="a reader"):
             rollback(report.site, NAME)
     assert book.of(NAME) == book.swaps(NAME) == [before]
+
+
+def test_where_others_write_faster_nothing_else_is_skipped(
+    report: SwappedReport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report.build()
+    book = ReplayBook(report.lake, Tables())
+    (built,) = book.of(NAME)
+    book.record(replace(built, name="another"))
+    looked: list[str] = []
+
+    def faster(leftovers: _Leftovers) -> list[tuple[str, int]]:
+        looked.append(leftovers.name)
+        if leftovers.name == "another":
+            raise LeaseLost("others were faster")
+        return [(leftovers.name, 2)]
+
+    monkeypatch.setattr(_Leftovers, "remove", faster)
+    assert remove_leftovers(report.site, retention=timedelta(days=1)) == [(NAME, 2)]
+    assert looked == ["another", NAME]
