@@ -13,7 +13,7 @@ from kernel.positions import Epoch
 from lake.datasets import schema_of
 from lake.file_merges import has_nan, shaped
 from lake.guarded_commits import committing, mark_of, marked, overtaken
-from lake.local_commits import ROWS, Outcome, came_before, commit_here, is_made_here
+from lake.local_commits import ROWS, Landing, came_before, commit_here, is_made_here
 from lake.staged_files import FilePlace, StagedFiles, staged
 
 MOST_BYTES = 8 * 2**20
@@ -76,12 +76,12 @@ def _committed(
     at = behind
     for _ in range(_TRIES):
         outcome = commit_here(table, at, adds, (), guards, said)
-        if outcome is Outcome.DONE:
+        if outcome is Landing.DONE:
             marked(table, at, {app: int(epoch) for app, epoch in guards})
             return True
         now = table.version()  # Before it is asked who came: that is about this version, or more.
         same = schema_of(table).equals(stored) and came_before(table, behind, apps) is None
-        if outcome is Outcome.NOT_HERE or not same:
+        if outcome is Landing.NOT_HERE or not same:
             break
         at = now
     return False

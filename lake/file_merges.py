@@ -31,7 +31,7 @@ from lake.datasets import dataset_at, has_plain_files, location_of, scanner_of, 
 from lake.file_actions import actions_of
 from lake.guarded_commits import committing, guarded, marked, overtaken
 from lake.key_places import NOWHERE, places_of
-from lake.local_commits import OPERATION, ROWS, Outcome, came_before, commit_here
+from lake.local_commits import OPERATION, ROWS, Landing, came_before, commit_here
 from lake.staged_files import staged
 
 MOST_BYTES = 4 * 2**20
@@ -307,9 +307,9 @@ def _committed(
     False where another commit came before: rows of it may have the same keys.
     """
     outcome = commit_here(table, behind, adds, gone, [guard], said)
-    if outcome is Outcome.NOT_HERE and table.version() == behind:
+    if outcome is Landing.NOT_HERE and table.version() == behind:
         outcome = _by_deltalake(table, adds, gone, guarded(*guard, retries=0, metadata=said))
-    return outcome is Outcome.DONE
+    return outcome is Landing.DONE
 
 
 def _by_deltalake(
@@ -317,10 +317,10 @@ def _by_deltalake(
     adds: Sequence[AddAction],
     gone: Sequence[Mapping[str, Any]],
     properties: CommitProperties,
-) -> Outcome:
+) -> Landing:
     now = int(time.time() * 1000)
     removes = [RemoveAction(f["path"], True, now, f["size_bytes"], {}) for f in gone]
-    outcome = Outcome.DONE
+    outcome = Landing.DONE
     try:
         table.create_write_transaction(
             [*adds, *removes],
@@ -330,7 +330,7 @@ def _by_deltalake(
             commit_properties=properties,
         )
     except CommitFailedError:
-        outcome = Outcome.BEHIND
+        outcome = Landing.BEHIND
     # The handle does not see its own commit by itself.
     table.update_incremental()
     return outcome

@@ -41,7 +41,7 @@ _PLAIN_PATH = re.compile(r"[A-Za-z0-9_./=-]+")
 _INTERVAL = "delta.checkpointInterval"
 
 
-class Outcome(Enum):
+class Landing(Enum):
     """What became of a commit: it is there, another one was first, or deltalake is to make it."""
 
     DONE = "done"
@@ -72,7 +72,7 @@ def commit_here(
     gone: Sequence[Mapping[str, Any]],
     guards: Sequence[tuple[str, Epoch]],
     said: Mapping[str, str],
-) -> Outcome:
+) -> Landing:
     """Put files into a table, and take others out of it, as the version behind one that was read.
 
     `gone` have `path` and `size_bytes`, as the log tells them, and lie in no partition. The handle
@@ -81,7 +81,7 @@ def commit_here(
     place, version = location_of(table), behind + 1
     paths = [*(each.path for each in adds), *(each["path"] for each in gone)]
     if not is_made_here(table, behind, paths) or (gone and table.metadata().partition_columns):
-        return Outcome.NOT_HERE
+        return Landing.NOT_HERE
     lines = "".join(f"{json.dumps(each)}\n" for each in _actions(adds, gone, guards, said))
     new = False
     # A log that went on beyond a checkpoint may lack the file of a version that it has.
@@ -89,12 +89,12 @@ def commit_here(
         try:
             new = write_new(log_file(place, version), lines.encode())
         except OSError:
-            return Outcome.NOT_HERE  # Its own error tells more, if it has one too.
+            return Landing.NOT_HERE  # Its own error tells more, if it has one too.
         if new and last_checkpoint(place) >= version and not _is_there(place, adds, guards):
             remove_file(place, log_file(place, version))
             new = False
     table.update_incremental()
-    return Outcome.DONE if new else Outcome.BEHIND
+    return Landing.DONE if new else Landing.BEHIND
 
 
 def came_before(table: DeltaTable, behind: int, app_ids: Collection[str]) -> str | None:

@@ -18,7 +18,7 @@ from deltalake.transaction import AddAction
 from kernel.errors import LeaseLost, Unavailable
 from kernel.positions import Epoch
 from lake import local_commits
-from lake.local_commits import Outcome, commit_here
+from lake.local_commits import Landing, commit_here
 from lake.staged_files import StagedFiles
 from lake.tables import Tables
 from lake.writer import OP, UPSERT, ArrowWriter, Guard
@@ -162,7 +162,7 @@ def test_tables_that_ask_for_more_are_left_to_deltalake(
     tmp_path: Path, settings: dict[str, str]
 ) -> None:
     table = DeltaTable.create(str(tmp_path), ROWS.schema, configuration=settings)
-    assert commit_here(table, 0, [], [], [("t", Epoch(1))], {}) is Outcome.NOT_HERE
+    assert commit_here(table, 0, [], [], [("t", Epoch(1))], {}) is Landing.NOT_HERE
     assert table.version() == 0
 
 
@@ -340,5 +340,5 @@ def test_a_path_that_a_log_would_write_otherwise_is_left_to_deltalake(tmp_path: 
     ArrowWriter(Tables()).append(str(tmp_path), ROWS, Guard("t", Epoch(1)))
     table = DeltaTable(str(tmp_path))
     gone = [{"path": "name=a%20b/part-0.parquet", "size_bytes": 1}]
-    assert commit_here(table, table.version(), [], gone, [("t", Epoch(2))], {}) is Outcome.NOT_HERE
+    assert commit_here(table, table.version(), [], gone, [("t", Epoch(2))], {}) is Landing.NOT_HERE
     assert local_commits._PLAIN_PATH.fullmatch("_gen/3/part-00000-abc.c000.snappy.parquet")
