@@ -85,8 +85,8 @@ def _of_several(
         raise names.script.refusal(
             f"{type(found).__name__.upper()} of several columns is not compiled",
             at=offset_of(found, names.at),
-            fix="Use one value that tells them apart, as concat(length(a), '|', a, '|', b), "
-            "which is NULL where one of them is.",
+            fix="Use one value that tells them apart, as concat(CAST(length(a) AS STRING), '|', a, "
+            "'|', b), which is NULL where one of them is.",
         )
     parts: list[exp.Expr] = []
     for each, kind in zip(arguments, kinds, strict=True):

@@ -535,53 +535,6 @@ def test_a_column_of_both_sides_is_the_value_of_either(side: str, either: str) -
     assert caught.value.remedy == f"Write COALESCE({either})."
 
 
-def test_a_column_called_value_stands_beside_the_value_of_a_subquery() -> None:
-    stream = Relation(
-        name="s",
-        columns=(Column(name="k", type="INT"), Column(name="value", type="INT")),
-        key=(),
-        event_time=None,
-    )
-    decl = parse_script(
-        "CREATE PROJECTION p WITH (key = k) AS "
-        "SELECT k, value, (SELECT MAX(value) FROM STREAM s) AS most FROM STREAM s"
-    ).projections[0]
-    found = plan(decl, MemoryCatalog(streams={"s": stream}))
-    assert [each.name for each in found.columns] == ["k", "value", "most"]
-
-
-def _of_structs(query: str) -> str:
-    streams = {"a": {"id": "BIGINT", "x": "INT"}, "b": {"d": "STRUCT<x: INT>", "v": "INT"}}
-    relations = {
-        name: Relation(
-            name=name,
-            columns=tuple(Column(name=n, type=t) for n, t in columns.items()),
-            key=(),
-            event_time=None,
-        )
-        for name, columns in streams.items()
-    }
-    decl = parse_script(f"CREATE PROJECTION p WITH (key = id) AS {query}").projections[0]
-    return plan(decl, MemoryCatalog(streams=relations)).rows_sql
-
-
-@pytest.mark.parametrize(
-    "inner", ["STREAM b", "(SELECT d, v FROM STREAM b) q", "STREAM a JOIN STREAM b ON a.x = v"]
-)
-def test_a_field_of_a_column_comes_before_an_alias_of_the_query_around(inner: str) -> None:
-    value = "(SELECT MAX(v) FROM {1} WHERE d.x = 1 AND d.x > 0)"
-    query = f"SELECT {{0}}.id, {value} AS m FROM STREAM a {{0}}"
-    assert _of_structs(query.format("d", inner)) == (
-        _of_structs(query.format("e", inner)).replace("`e.", "`d.")
-    )
-
-
-def test_a_number_that_a_subquery_equates_is_no_place_of_a_column() -> None:
-    stream = FROM.removesuffix(" e")
-    item = f"(SELECT MAX(o.delay) {stream} o WHERE e.delay = 1)"
-    assert "1 AS `__k0`" in made(f"SELECT flight, {item} AS m {FROM}").rows_sql
-
-
 @pytest.mark.parametrize(
     ("key", "copied", "strategy"),
     [
