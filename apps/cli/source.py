@@ -268,7 +268,7 @@ def remove(
     external topic is not read any more; while a projection reads it, that is refused.
     """
     found = settings.load(workspace)
-    if source_topics.is_declared(found, name):
+    if source_topics.is_declared(found, name) or source_topics.is_held(found, name):
         source_topics.drop(found, name, yes=yes, as_json=as_json)
         return
     declarations.refuse_unknown(found.workspace, name, leaving=True)

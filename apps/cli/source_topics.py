@@ -30,6 +30,17 @@ def is_declared(found: Settings, name: str) -> bool:
     return name in topic_sources.declared_topics(found)
 
 
+def is_held(found: Settings, name: str) -> bool:
+    """Say whether a declared source has that name whose text is refused by now."""
+    if not _any_declared(found):
+        return False
+    from lake.tables import Tables
+    from projections.run.catalog import SOURCE, DeployedCatalog
+
+    deployment = DeployedCatalog(Lake.named(found.lake), Tables()).deployment()
+    return (SOURCE, name) in deployment.unread
+
+
 def topic_state(found: Settings, name: str) -> TopicState | None:
     """Describe one source on an external topic; None where no such source has that name."""
     if not is_declared(found, name):

@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+import typer
+from typer.testing import CliRunner
 
+from apps import settings
+from apps.cli import source
 from kernel.errors import Conflict, Incompatible, NotFound
 from lake.layout import Lake
 from lake.tables import Tables
-from projections.run.catalog import PROJECTION, DeployedCatalog
+from projections.run.catalog import LIVE, PROJECTION, SOURCE, DeployedCatalog, Entry
 from projections.sql.parse import parse_script
 from replay.deployment import Deployed, Outcome, apply
 from replay.subject import Site
@@ -170,3 +174,15 @@ def test_events_of_a_sink_never_come_back_to_it(tmp_path: Path, first: str, then
         deploy(site, then)
     without_sink = SEEN.format("", "events.alarm.raised")
     assert deploy(site, without_sink), "what reads the alarms and makes none of them"
+
+
+def test_a_source_whose_text_is_refused_by_now_is_removed_by_its_name(tmp_path: Path) -> None:
+    found = settings.load(tmp_path)
+    catalog = DeployedCatalog(Lake.at(found.lake), Tables())
+    text = PINGS.replace("device INT", "device NOTHING")
+    catalog.put([Entry(kind=SOURCE, name="pings", generation=1, status=LIVE, text=text)])
+    app = typer.Typer()
+    source.register(app)
+    done = CliRunner().invoke(app, ["source", "remove", "pings", "--yes", "-w", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert not catalog.deployment().unread
