@@ -13,8 +13,9 @@ from kernel.positions import Epoch
 from lake.datasets import schema_of
 from lake.file_merges import has_nan, shaped
 from lake.guarded_commits import committing, mark_of, marked, overtaken
-from lake.local_commits import ROWS, Landing, came_before, commit_here, is_made_here
+from lake.local_commits import Landing, came_before, commit_here, is_made_here
 from lake.staged_files import FilePlace, StagedFiles, staged
+from lake.table_commits import ROWS
 
 MOST_BYTES = 8 * 2**20
 """Of more rows in memory deltalake makes files of the size that it likes."""

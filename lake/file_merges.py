@@ -31,8 +31,9 @@ from lake.datasets import dataset_at, has_plain_files, location_of, scanner_of, 
 from lake.file_actions import actions_of
 from lake.guarded_commits import committing, guarded, marked, overtaken
 from lake.key_places import NOWHERE, places_of
-from lake.local_commits import OPERATION, ROWS, Landing, came_before, commit_here
+from lake.local_commits import Landing, came_before, commit_here
 from lake.staged_files import staged
+from lake.table_commits import OPERATION, ROWS
 
 MOST_BYTES = 4 * 2**20
 """Touched files of more are left to MERGE, which does not have them in memory as a whole."""

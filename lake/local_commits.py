@@ -27,12 +27,7 @@ from kernel.positions import Epoch
 from lake.datasets import location_of, paths_of
 from lake.guarded_commits import said_by_us
 from lake.storage import is_local, last_checkpoint, log_file, remove_file, write_new
-from lake.table_commits import commit_at
-
-OPERATION = "penstock.operation"
-"""Says of a commit that it is a merge: deltalake calls every commit of files a write."""
-ROWS = "penstock.rows"
-"""How many rows a merge had to insert, to update or to delete."""
+from lake.table_commits import OPERATION, commit_at
 
 _FEATURES = {"appendOnly", "invariants", "timestampNtz"}
 """What a writer of ours has to know: it marks nothing and computes nothing for these."""

@@ -10,6 +10,11 @@ from typing import Any
 
 from lake.storage import read, version_at
 
+OPERATION = "penstock.operation"
+"""Says of a commit that it is a merge: deltalake calls every commit of files a write."""
+ROWS = "penstock.rows"
+"""How many rows a merge had to insert, to update or to delete."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableCommit:

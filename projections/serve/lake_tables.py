@@ -14,7 +14,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from kernel.errors import InvalidRequest, NotFound, Unavailable
 from lake import storage
 from lake.layout import KINDS, SINGLE, Lake
-from lake.local_commits import OPERATION, ROWS
+from lake.table_commits import OPERATION, ROWS
 from schemas.identifiers import GOES_ON
 
 TOPICS = "topics"

@@ -18,8 +18,8 @@ from kernel.positions import Epoch
 from lake import file_merges
 from lake.datasets import paths_of
 from lake.file_merges import FileMerges
-from lake.local_commits import OPERATION
 from lake.staged_files import StagedFiles
+from lake.table_commits import OPERATION
 from lake.tables import Tables
 from lake.writer import DELETE, OP, UPSERT, ArrowWriter, Guard
 
