@@ -86,7 +86,8 @@ def test_every_case_of_several_steps_gives_its_rows_on_spark(
     sql_spark: SparkSession, name: str
 ) -> None:
     made = planned(CASES[name].statement)
-    assert made.strategy is Strategy.REGIONS
+    # Counts of several columns are one step: their rows on Spark are told here all the same.
+    assert made.strategy in (Strategy.REGIONS, Strategy.KEYS)
     expected = canonical(CASES[name].oracle(world()))
     assert expected
     register_functions(sql_spark, made.tree)
