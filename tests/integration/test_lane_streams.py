@@ -19,6 +19,7 @@ from apps.pipeline.routing import router_of
 from apps.settings import Settings
 from kernel.errors import PenstockError, Unavailable
 from kernel.loops import Loop
+from kernel.retry import Backoff
 from lake.layout import Lake
 from lake.tables import Tables
 from pipeline.commit.folding import Folding
@@ -29,6 +30,7 @@ from pipeline.executor import Executor, ExecutorChoice
 from pipeline.installs.install_book import InstallBook
 from pipeline.lanes import lane_book
 from pipeline.lanes.lane_book import LaneBook
+from pipeline.read import kafka_topics
 from pipeline.read.kafka_topics import KafkaTopics
 from pipeline.read.lane_runs import LaneRuns
 from pipeline.read.stream import IngestRun
@@ -211,6 +213,7 @@ def test_p9_a_lane_whose_topic_has_no_leader_is_held_alone_until_it_has_one(
     lanes: Lanes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lane_book, "PAUSES_S", lane_book.PAUSES_S[:3])
+    monkeypatch.setattr(kafka_topics, "_PATIENCE", Backoff(attempts=4))
     lanes.topics.lost = frozenset({lanes.readings})
     lanes.send(pings=5, readings=7)
     lanes.begin()
