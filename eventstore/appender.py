@@ -221,6 +221,8 @@ class Appender:
     async def _step(self) -> None:
         await self._ready()
         if not self._queue:
+            if self._stopping:  # Since it was made ready: nobody wakes it once more.
+                return
             self._work.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._limits.idle_s):

@@ -124,3 +124,27 @@ def test_appends_to_a_store_that_lost_events_are_refused_by_name() -> None:
         await appender.stop()
 
     asyncio.run(body())
+
+
+def test_a_stop_while_the_lease_is_taken_waits_for_no_rest() -> None:
+    class SlowLease(BreakingCommit):
+        def __init__(self) -> None:
+            super().__init__()
+            self.asked, self.given = asyncio.Event(), asyncio.Event()
+
+        async def prepare(self) -> Position:
+            self.asked.set()
+            await self.given.wait()
+            return Position(0)
+
+    async def body() -> None:
+        commit = SlowLease()
+        appender = Appender(commit, Head(), limits=AppendLimits(idle_s=60))
+        appender.start()
+        await commit.asked.wait()
+        stopping = asyncio.create_task(appender.stop())
+        await asyncio.sleep(0)
+        commit.given.set()
+        await asyncio.wait_for(stopping, 10)
+
+    asyncio.run(body())
