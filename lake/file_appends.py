@@ -11,10 +11,10 @@ from deltalake import DeltaTable
 
 from kernel.positions import Epoch
 from lake.datasets import schema_of
-from lake.file_merges import has_nan, shaped
+from lake.file_merges import shaped
 from lake.guarded_commits import committing, mark_of, marked, overtaken
 from lake.local_commits import Landing, came_before, commit_here, is_made_here
-from lake.staged_files import FilePlace, StagedFiles, staged
+from lake.staged_files import FilePlace, StagedFiles, nan_columns, staged
 from lake.table_commits import ROWS
 
 MOST_BYTES = 8 * 2**20
@@ -40,7 +40,7 @@ def appended(
     known = {*rows.schema.names} <= {*stored.names}
     made = shaped(rows, stored) if known and rows.nbytes <= MOST_BYTES else None
     # Its column would have no bounds, which deltalake's own datasets take for null.
-    parts = None if made is None or has_nan(made) else _parts(made, split)
+    parts = None if made is None or nan_columns(made) else _parts(made, split)
     if parts is None or not is_made_here(table, behind, [place.folder for place, _ in parts]):
         return False
     app_id, epoch = guards[0]

@@ -11,7 +11,6 @@ would have to be converted within, much data, and a table that somebody else cha
 from __future__ import annotations
 
 import threading
-import time
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -24,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError
-from deltalake.transaction import AddAction, RemoveAction
+from deltalake.transaction import AddAction
 
 from kernel.positions import Epoch
 from lake.datasets import (
@@ -36,10 +35,10 @@ from lake.datasets import (
     schema_of,
 )
 from lake.file_actions import actions_of
-from lake.guarded_commits import committing, guarded, marked, overtaken
+from lake.guarded_commits import committing, guarded, marked, overtaken, put_in_place
 from lake.key_places import NOWHERE, places_of
 from lake.local_commits import Landing, came_before, commit_here
-from lake.staged_files import staged
+from lake.staged_files import nan_columns, staged
 from lake.table_commits import OPERATION, ROWS
 
 MOST_BYTES = 4 * 2**20
@@ -257,16 +256,7 @@ def _put_together(
             kept.append(part.filter(pa.array(left)))
     # Of many pieces each filter makes as many again.
     merged = pa.concat_tables(kept).combine_chunks()
-    return None if has_nan(merged) else (merged, replaced)
-
-
-def has_nan(rows: pa.Table) -> bool:
-    """Say whether a column of floating point has a value that is no number."""
-    return any(
-        pa.types.is_floating(field.type)
-        and bool(pc.any(pc.is_nan(rows[field.name].cast(pa.float64()))).as_py())
-        for field in rows.schema
-    )
+    return None if nan_columns(merged) else (merged, replaced)
 
 
 def _marks(base: pa.Table, rows: pa.Table, what: Upserts) -> tuple[_Bools, _Bools] | None:
@@ -326,17 +316,9 @@ def _by_deltalake(
     gone: Sequence[Mapping[str, Any]],
     properties: CommitProperties,
 ) -> Landing:
-    now = int(time.time() * 1000)
-    removes = [RemoveAction(f["path"], True, now, f["size_bytes"], {}) for f in gone]
     outcome = Landing.DONE
     try:
-        table.create_write_transaction(
-            [*adds, *removes],
-            mode="append",
-            schema=table.schema(),
-            partition_by=[],
-            commit_properties=properties,
-        )
+        put_in_place(table, adds, gone, properties)
     except CommitFailedError:
         outcome = Landing.BEHIND
     # The handle does not see its own commit by itself.

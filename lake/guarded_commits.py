@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,6 +10,7 @@ from contextlib import contextmanager
 
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.transaction import AddAction, RemoveAction
 
 from kernel.errors import Incompatible, LeaseLost, Unavailable, without_stack
 from kernel.positions import Epoch
@@ -135,6 +137,31 @@ def conflict(app_id: str, epoch: Epoch, error: Exception) -> LeaseLost:
     return LeaseLost(
         f"another writer committed to {app_id} while epoch {epoch} was written:"
         f" {without_stack(error)}"
+    )
+
+
+def put_in_place(
+    table: DeltaTable,
+    adds: Sequence[AddAction],
+    gone: Sequence[Mapping[str, object]],
+    properties: CommitProperties,
+) -> None:
+    """Put new files in the place of others by one commit of deltalake's.
+
+    `gone` have `path` and `size_bytes`, as the log tells them, and lie in no partition. The handle
+    does not see the commit by itself. Raises what deltalake raises.
+    """
+    now = int(time.time() * 1000)
+    removes = [
+        RemoveAction(str(file["path"]), True, now, int(str(file["size_bytes"])), {})
+        for file in gone
+    ]
+    table.create_write_transaction(
+        [*adds, *removes],
+        mode="append",
+        schema=table.schema(),
+        partition_by=[],
+        commit_properties=properties,
     )
 
 

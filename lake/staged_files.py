@@ -95,12 +95,7 @@ class StagedFiles:
             bounds.take(rows[bounds.name])
         self._pending.append(rows)
         self._pending_bytes += rows.nbytes
-        self._nan |= {
-            field.name
-            for field in rows.schema
-            if pa.types.is_floating(field.type)
-            and pc.any(pc.is_nan(rows[field.name].cast(pa.float64()))).as_py()
-        }
+        self._nan |= nan_columns(rows)
         self.rows += rows.num_rows
         self._pending_rows += rows.num_rows
         if self._pending_bytes >= ROW_GROUP_BYTES or self._pending_rows >= self._place.group_rows:
@@ -164,6 +159,16 @@ class StagedFiles:
         self._nan = set()
         values = self._place.values
         self._adds.append(as_addition(self._path, size, values, statistics_text(found)))
+
+
+def nan_columns(rows: pa.Table) -> set[str]:
+    """Return the columns of floating point that have a value which is no number."""
+    return {
+        field.name
+        for field in rows.schema
+        if pa.types.is_floating(field.type)
+        and pc.any(pc.is_nan(rows[field.name].cast(pa.float64()))).as_py()
+    }
 
 
 def staged(table: DeltaTable, rows: pa.Table, place: FilePlace | None = None) -> StagedFiles:

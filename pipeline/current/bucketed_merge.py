@@ -14,7 +14,6 @@ A file of the base in whose bounds no staged key lies stays as it is.
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from tempfile import TemporaryDirectory
 import pyarrow as pa
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
-from deltalake.transaction import AddAction, RemoveAction
+from deltalake.transaction import AddAction
 from pyspark.sql import SparkSession
 
 from kernel.positions import DeltaVersion
@@ -37,7 +36,7 @@ from lake.datasets import (
 )
 from lake.executor_tasks import Tasks, TasksHere, WrittenFile, handed_back
 from lake.file_actions import actions_of
-from lake.guarded_commits import committing, guarded
+from lake.guarded_commits import committing, guarded, put_in_place
 from lake.layers import EPOCH, KEYS, whole
 from lake.staged_files import FilePlace, StagedFiles
 from lake.tables import Tables
@@ -272,16 +271,6 @@ def _commit(
     guard: Guard,
 ) -> None:
     """Put new files in the place of others, on top of the version that was read, or not at all."""
-    now = int(time.time() * 1000)
-    removes = [
-        RemoveAction(str(file["path"]), True, now, _number(file["size_bytes"]), {}) for file in gone
-    ]
     with committing(table, guard.app_id, guard.epoch, f"merging into {table.table_uri}"):
-        table.create_write_transaction(
-            [*adds, *removes],
-            mode="append",
-            schema=table.schema(),
-            partition_by=[],
-            commit_properties=guarded(guard.app_id, guard.epoch, retries=0),
-        )
+        put_in_place(table, adds, gone, guarded(guard.app_id, guard.epoch, retries=0))
         table.update_incremental()
