@@ -145,7 +145,9 @@ def _sources(state: Mapping[str, Any]) -> Iterator[Standstill]:
 def _connectors(state: Mapping[str, Any]) -> Iterator[Standstill]:
     failing = state.get("failing", {})
     for name, reason in failing.items():
-        yield _told("connector", name, reason, f"penstock source status {name}", lasting=True)
+        # One that runs at the moment may have been mended: nobody who waits is sent away for it.
+        lasting = state.get("connectors", {}).get(name) != "running"
+        yield _told("connector", name, reason, f"penstock source status {name}", lasting=lasting)
     for name, said in state.get("connectors", {}).items():
         if name not in failing and said not in ("running", "paused", "unassigned", "restarting"):
             yield _told("connector", name, said, f"penstock source status {name}")

@@ -50,6 +50,7 @@ BEGUN_S, BEGUN_LOOK_S = 1.0, 0.1
 carries one out, which takes longer while its workers meet anew."""
 SLOW_LOOKS = 3
 """Looks, a pause between two of them, at which a restart may still be to come: 22 s in all."""
+_STARTED = b"SELECT pg_postmaster_start_time()::text AS started"
 LOOKS = "keeper"
 """Stands for all connectors, when they cannot be looked after."""
 
@@ -69,6 +70,8 @@ class ConnectorKeeper:
         self._crashes: dict[str, int] = {}
         self._reasons: dict[str, str] = {}
         self._asked: dict[str, str | None] = {}
+        self._servers: dict[str, str] = {}
+        self._ran_on: dict[str, str | None] = {}
         self._steady: dict[str, int] = {}
         self._wait: dict[str, float] = {}
         self._sources: tuple[Source, ...] = ()
@@ -151,12 +154,14 @@ class ConnectorKeeper:
             self._note(name, error)
         else:
             self._runs(name)
+            self._ran_on[name] = self._servers.get(name)
             self.states[name] = status.connector.lower()
 
     def _restart(self, name: str, status: ConnectorStatus, connect: ConnectClient) -> None:
         """Restart what failed, and raise `Unavailable`, which is a crash only the first time.
 
-        What is still failed because Connect has not come to the restart has not crashed again.
+        What is still failed because Connect has not come to the restart has not crashed again; what
+        ran on a server that has been started since was ended with it, and goes on by itself.
         """
         refuse_too_large(status)
         connect.restart(status.name)
@@ -170,7 +175,10 @@ class ConnectorKeeper:
                     del self._asked[name]
                     break
                 time.sleep(BEGUN_LOOK_S)
-        if waits and self._failures.get(name, 0) < SLOW_LOOKS:
+        server = self._servers.get(name)
+        ended = name in self._ran_on and self._ran_on[name] != server
+        self._ran_on[name] = server
+        if ended or (waits and self._failures.get(name, 0) < SLOW_LOOKS):
             raise Unavailable(text)
         raise Unavailable(text, connector=status.name)
 
@@ -182,6 +190,7 @@ class ConnectorKeeper:
         dsn = self._dsn if source is None else source.full_dsn(self._site.folder)
         slot = replication_name(self._placement.workspace, name)
         with connected(dsn) as connection:
+            self._servers[name] = str(connection.execute(_STARTED).fetchall()[0]["started"])
             self._guard.look(name, connection, connect)
             return source, () if source is None else fingerprint(source, connection, slot)
 
@@ -221,8 +230,8 @@ class ConnectorKeeper:
         """Forget what was known of a connector that is not there any more."""
         for known in (self._ensured, self._failures, self._crashes, self._reasons, self._asked):
             known.pop(name, None)
-        self._wait.pop(name, None)
-        self._steady.pop(name, None)
+        for also in (self._wait, self._steady, self._servers, self._ran_on):
+            also.pop(name, None)
 
     def _store_exists(self) -> bool:
         try:

@@ -106,6 +106,22 @@ def test_a_crash_is_counted_when_connect_goes_amid_its_restart(keeper: Connector
     assert "shop" in keeper.failing
 
 
+def test_what_ended_with_its_server_has_not_crashed(keeper: ConnectorKeeper) -> None:
+    """A database that is started again and again is no fault of what reads it."""
+    worker = Worker()
+    for start in range(FAILING + 1):
+        keeper._servers["shop"] = f"start {start}"
+        worker.trace += "!"
+        look(keeper, worker, FAILED if start else RUNNING)
+        look(keeper, worker, RUNNING)
+    assert keeper.failing == {}
+    for _ in range(FAILING):
+        assert keeper.failing == {}
+        look(keeper, worker, FAILED)
+        look(keeper, worker, RUNNING)
+    assert "shop" in keeper.failing, "by itself, on a server that stands"
+
+
 def test_a_source_that_is_dropped_is_forgotten(
     keeper: ConnectorKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,7 +131,7 @@ def test_a_source_that_is_dropped_is_forgotten(
     monkeypatch.setattr(keeper._deployed, "entries", list)
     keeper._drop_missing({})
     known = (keeper._asked, keeper._wait, keeper._steady, keeper._crashes, keeper.states)
-    assert not any("shop" in each for each in known)
+    assert not any("shop" in each for each in (*known, keeper._servers, keeper._ran_on))
 
 
 def test_a_task_that_fails_within_its_start_crashes_each_time(keeper: ConnectorKeeper) -> None:

@@ -254,6 +254,12 @@ def test_wait_names_it_at_once_and_ends_for_what_does_not_move_by_itself(
     assert closed == ["heads"], "no connection to the store is left open"
 
 
+@pytest.mark.parametrize("now", ["running", "failed", "restarting"])
+def test_a_connector_that_failed_over_and_over_and_runs_sends_nobody_away(now: str) -> None:
+    (found,) = of_pipeline({"failing": {"shop": WHY}, "connectors": {"shop": now}})
+    assert found.lasting == (now != "running")
+
+
 def test_a_service_that_takes_no_appends_says_why() -> None:
     (found,) = of_service({"reasons": [{"part": "store", "reason": "the disk is full"}]})
     assert (found.component, found.name, found.cause) == ("service", "store", "the disk is full")
