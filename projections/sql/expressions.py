@@ -11,7 +11,7 @@ import re
 from sqlglot import exp
 
 from projections.sql.functions import function_of
-from projections.sql.places import Script, offset_of
+from projections.sql.places import Script, offset_of, with_offsets
 from projections.sql.time_zones import OF_ZONES, check_zone
 from projections.sql.tokens import SPARK
 
@@ -85,8 +85,8 @@ _OF_WINDOWS = re.compile(
 
 def check(script: Script, node: exp.Expr, *, at: int, aggregates: bool) -> None:
     """Refuse what `node` contains beyond the dialect; aggregates only where they may stand."""
-    for found in node.walk():
-        _check_one(script, found, offset_of(found, offset_of(node, at)), aggregates)
+    for found, begins in with_offsets(node, at):
+        _check_one(script, found, begins, aggregates)
 
 
 _COMPARISONS = (

@@ -23,15 +23,10 @@ from projections.sql.functions import Functions, WorkspaceFunction, read_stateme
 from projections.sql.match_clause import MatchClause, without_matches
 from projections.sql.options import OptionValue, StatementOptions, value_of
 from projections.sql.places import Script as Text
+from projections.sql.places import refusing_depth
 from projections.sql.sinks import Sink, sink_of
 from projections.sql.spellings import Spellings
-from projections.sql.tokens import (
-    TokenCursor,
-    split,
-    tokenized,
-    with_sessions,
-    with_streams,
-)
+from projections.sql.tokens import TokenCursor, split, tokenized, with_sessions, with_streams
 from projections.sql.triggers import Trigger, trigger_of
 
 DEFAULT_FRESHNESS = timedelta(seconds=1)
@@ -124,6 +119,7 @@ class DeclaredScript:
     projections: tuple[ProjectionDecl, ...]
 
 
+@refusing_depth
 def parse_script(text: str, *, origin: str = "<sql>") -> DeclaredScript:
     """Read the statements of `text`; `origin` is its name in messages.
 

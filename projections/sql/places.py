@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import wraps
+from typing import NamedTuple, ParamSpec, TypeVar
 
 from sqlglot import exp
 
 from kernel.errors import InvalidRequest
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Piece(NamedTuple):
@@ -55,6 +59,23 @@ class Script:
         )
 
 
+def refusing_depth(work: Callable[P, R]) -> Callable[P, R]:
+    """Make of Python's limit on recursion a refusal: some 500 operators or brackets in a row."""
+
+    @wraps(work)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return work(*args, **kwargs)
+        except RecursionError as error:
+            raise InvalidRequest(
+                "an expression has too many operators in a row, or brackets within each other",
+                remedy="Write x IN (…) for a chain of ORs, greatest(…) or concat(…) for one of "
+                "operators, or compute parts of it in a WITH.",
+            ) from error
+
+    return wrapped
+
+
 def offset_of(node: exp.Expr, default: int) -> int:
     """Return where the text of `node` begins: the least offset known inside it.
 
@@ -62,6 +83,23 @@ def offset_of(node: exp.Expr, default: int) -> int:
     """
     offsets = [found.meta["start"] for found in node.walk() if "start" in found.meta]
     return min(offsets, default=default)
+
+
+def with_offsets(node: exp.Expr, default: int) -> list[tuple[exp.Expr, int]]:
+    """Return every node inside with its `offset_of`, in the order of `walk`.
+
+    In one pass: a chain of some hundred ORs is as deep as it is long.
+    """
+    order = list(node.walk())
+    least: dict[int, int] = {}
+    for found in reversed(order):
+        inside = [least[id(part)] for part in found.iter_expressions() if id(part) in least]
+        if "start" in found.meta:
+            inside.append(found.meta["start"])
+        if inside:
+            least[id(found)] = min(inside)
+    whole = least.get(id(node), default)
+    return [(found, least.get(id(found), whole)) for found in order]
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

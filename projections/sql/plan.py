@@ -30,6 +30,7 @@ from projections.sql.explain import (
 from projections.sql.expressions import same_text
 from projections.sql.key_steps import a_row_for_each_fact, rows_sql
 from projections.sql.parse import ProjectionDecl
+from projections.sql.places import refusing_depth
 from projections.sql.pruning import pruned
 from projections.sql.query import Output, ResolvedQuery, read_query
 from projections.sql.reading import read_tree, several_steps
@@ -47,6 +48,7 @@ SEMANTICS = 1
 """Part of every fingerprint: raise it when the same SQL is to give other rows than before."""
 
 
+@refusing_depth
 def plan(decl: ProjectionDecl, catalog: Catalog) -> Plan:
     """Compile a projection. Raises `InvalidRequest` with place, reason and a form that works."""
     made = _planned(decl, catalog)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
-from sqlglot import exp
+from sqlglot import exp, parse_one
 
 from kernel.errors import InvalidRequest
 from lake.table_columns import UTC_MICROS
@@ -24,7 +24,7 @@ from projections.sql.duckdb_text import DuckText
 from projections.sql.expressions import never_fails, render
 from projections.sql.key_steps import rows_sql
 from projections.sql.parse import parse_script
-from projections.sql.places import Script
+from projections.sql.places import Script, offset_of, with_offsets
 from projections.sql.plan import Plan, plan
 from projections.sql.tokens import SPARK, parsed
 from projections.sql.tree import scans
@@ -300,3 +300,19 @@ def test_a_moment_that_is_written_out_is_no_error_for_any_row() -> None:
     assert never_fails(expression("t >= TIMESTAMP '2024-01-01' AND d < DATE '2024-01-02'"))
     assert not never_fails(expression("n > CAST('x' AS INT)"))
     assert not never_fails(expression("t >= CAST(text AS TIMESTAMP)"))
+
+
+def test_a_long_chain_is_read_in_one_pass_or_refused() -> None:
+    query = f"SELECT event_id {FROM} WHERE "
+    planned(query + " OR ".join(f"code = 'x{number}'" for number in range(600)))
+    for chain in (" + ".join(["delay"] * 2_000) + " > 3", "(" * 3_000 + "late" + ")" * 3_000):
+        with pytest.raises(InvalidRequest, match="too many operators in a row") as refused:
+            planned(query + chain)
+        assert "IN (" in refused.value.remedy
+
+
+def test_places_found_in_one_pass_are_those_of_each_node() -> None:
+    text = "a + b * (c - 1) > abs(d) AND NOT e IN (1, f) OR CASE WHEN g IS NULL THEN 1 ELSE h END"
+    node = parse_one(text, dialect="spark")
+    whole = offset_of(node, 7)
+    assert with_offsets(node, 7) == [(each, offset_of(each, whole)) for each in node.walk()]
