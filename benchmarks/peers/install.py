@@ -60,6 +60,23 @@ def installed(cache: Path, progress: Callable[[str], None]) -> Installed:
     return found
 
 
+def environment(cache: Path, pins: str, progress: Callable[[str], None]) -> Path:
+    """Return the Python of an environment with the packages of a file beside this one.
+
+    It is made where it is not there yet. Raises `Misconfigured` when pip fails.
+    """
+    file = HERE / pins
+    folder = cache / hashlib.sha256(file.read_bytes()).hexdigest()[:12]
+    python = folder / "venv" / "bin" / "python"
+    if not (folder / _MARK).exists():
+        progress(f"  installing {file.stem} into {folder}")
+        shutil.rmtree(folder, ignore_errors=True)
+        _run(sys.executable, "-m", "venv", folder / "venv")
+        _run(python, "-m", "pip", "install", "--quiet", "-r", file)
+        (folder / _MARK).touch()
+    return python
+
+
 def default_cache() -> Path:
     """Return the folder that is used where none is named."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock-benchmarks"

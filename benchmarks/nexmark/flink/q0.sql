@@ -1,0 +1,2 @@
+SELECT event, auction, bidder, price, date_time, extra
+FROM bid
