@@ -6,7 +6,8 @@ machine's code is compiled bit by bit behind it. Measured, the k-th slice of a p
     usual + WARMING * (first - usual) / k
 
 with `usual` what a slice takes in the end. So each slice tells what `usual` is; the last ones count
-most, since they know how busy the machine is now.
+most, since they know how busy the machine is now. Where two in a row tell something else than all
+before, the machine became busier or idler: those before then only tell how unlike slices are.
 """
 
 from __future__ import annotations
@@ -17,6 +18,11 @@ from math import sqrt
 WARMING = 0.2
 _FADING = 0.75
 """A slice counts so much less than the one behind it."""
+_STEP, _UNLIKE, _ENOUGH = 1.3, 3.0, 3
+"""Two slices are behind a step that both take longer, or both shorter, than so many before them or
+more did: by this factor at least, and by so many times what those were apart from each other."""
+_BEFORE_STEP = 0.05
+"""A slice before a step counts so much less than it would."""
 _SURE = 0.16
 """What is told is a range of at least so much to both sides: no machine is as busy at all times."""
 _DOUBT = 1.3
@@ -77,15 +83,40 @@ def _rest(
 
 
 def _usual(known: Sequence[float]) -> tuple[float, float]:
-    """Return what a slice takes in the end, and how sure that is: its standard error."""
+    """Return what a slice takes in the end, and how sure that is: its standard error.
+
+    Slices before a step tell how unlike slices are, as they would have been since; hardly more.
+    """
     first = known[0]
-    told = [
-        max((seconds - WARMING * first / k) / (1 - WARMING / k), seconds / 3)
-        for k, seconds in enumerate(known[1:], start=2)
-    ]
-    weights = [_FADING ** (len(told) - 1 - n) for n in range(len(told))]
+    told: list[float] = []
+    weights: list[float] = []
+    for k, seconds in enumerate(known[1:], start=2):
+        told.append(max((seconds - WARMING * first / k) / (1 - WARMING / k), seconds / 3))
+        weights = [*(_FADING * each for each in weights), 1.0]
+        if ratio := _step(told, weights):
+            told[:-2] = [each * ratio for each in told[:-2]]
+            weights[:-2] = [_BEFORE_STEP * each for each in weights[:-2]]
+    fading = [_FADING ** (len(told) - 1 - n) for n in range(len(told))]
+    deviation = _mean(told, fading)[1]
+    effective = sum(weights) ** 2 / sum(w * w for w in weights)
+    return _mean(told, weights)[0], deviation / sqrt(effective)
+
+
+def _step(told: Sequence[float], weights: Sequence[float]) -> float | None:
+    """Return how much longer the last two take than those before them; None where they do not."""
+    if len(told) < 2 + _ENOUGH:
+        return None
+    mean, deviation = _mean(told[:-2], weights[:-2])
+    apart = _UNLIKE * deviation
+    low, high = sorted(told[-2:])
+    if low > max(mean * _STEP, mean + apart) or high < min(mean / _STEP, mean - apart):
+        return (low + high) / 2 / mean
+    return None
+
+
+def _mean(told: Sequence[float], weights: Sequence[float]) -> tuple[float, float]:
+    """Return the weighted mean, and how far from it they are."""
     whole = sum(weights)
     mean = sum(w * each for w, each in zip(weights, told, strict=True)) / whole
     variance = sum(w * (each - mean) ** 2 for w, each in zip(weights, told, strict=True)) / whole
-    effective = whole**2 / sum(w * w for w in weights)
-    return mean, sqrt(variance / effective)
+    return mean, sqrt(variance)

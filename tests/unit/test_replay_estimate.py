@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -64,6 +65,44 @@ def test_four_slices_after_the_machine_became_busier_or_idle_time_is_told_within
     slices = [4 * (5 if k == 1 else 1 + WARMING * 4 / k) for k in range(1, 21)]
     busy = [each * (before if k < 10 else since) for k, each in enumerate(slices)]
     assert within_a_fifth(busy, behind_slices=14) == 1.0
+
+
+@pytest.mark.parametrize("many", [20, 32])
+@pytest.mark.parametrize("cold", [1, 4])
+@pytest.mark.parametrize("step", [2, 0.5, 3, 1 / 3])
+def test_a_tenth_of_the_work_after_a_step_of_the_load_time_is_told_within_a_fifth(
+    many: int, cold: int, step: float
+) -> None:
+    """Another build begins halfway, or one that ran beside ends: nobody knows it before."""
+    slices = [5 * (cold if k == 1 else 1 + WARMING * (cold - 1) / k) for k in range(1, many + 1)]
+    halfway = many // 2
+    slices[halfway:] = [each * step for each in slices[halfway:]]
+    assert within_a_fifth(slices, behind_slices=halfway + many // 10) == 1.0
+
+
+@pytest.mark.parametrize("step", [2, 0.5])
+def test_a_step_among_slices_that_are_unlike_is_seen_and_none_where_there_is_none(
+    step: float,
+) -> None:
+    chance = random.Random(7)
+    slices = [5 * chance.uniform(0.9, 1.1) for _ in range(20)]
+    assert within_a_fifth(slices) == 1.0
+    slices[10:] = [each * step for each in slices[10:]]
+    assert within_a_fifth(slices, behind_slices=12) == 1.0
+    rough = [5 * chance.uniform(0.7, 1.3) for _ in range(20)]
+    assert within_a_fifth(rough) >= 0.95
+
+
+def test_a_constant_pace_over_slices_of_unequal_size_is_told_within_a_fifth() -> None:
+    """Of each its size is known, as of the files of a base."""
+    sizes = [(1, 2, 4, 0.5, 8)[k % 5] for k in range(20)]
+    mean = sum(sizes) / len(sizes)
+    shares = [each / mean for each in sizes]
+    for done in range(2, len(sizes)):
+        truth = sum(5 * each for each in shares[done:])
+        low, high = seconds_left([5.0] * done, len(sizes) - done, sizes=shares[done:]) or (0, 0)
+        assert low <= truth <= high
+        assert high - low <= 0.4 * truth
 
 
 @pytest.mark.parametrize("slices", [PROCESSOR, STEADY, BUSY])
