@@ -126,11 +126,14 @@ class Builder:
         self._refuse_half_swapped(subject.entry)
         epoch = self._epoch(subject)
         base = base_of(self._site, subject, start, up_to=epoch, include_late=include_late)
-        rows, later = input_rows(self._site, subject, epoch)
+        after = Epoch(0) if base is None else base.epoch
+        rows, later = input_rows(self._site, subject, epoch, after=after)
+        since = 0
         if base is None:
             slicing = slicing_of(subject.plan, rows, slices=slices, rate=rate)
         else:
-            rows, slicing = base.rows, copying(parts_of(self._site, name, base), slices, rate)
+            since, rows = rows, base.rows
+            slicing = copying(parts_of(self._site, name, base), slices, rate)
         build = SlicedBuild(
             claim=uuid.uuid4().hex,
             up_to=epoch,
@@ -143,6 +146,7 @@ class Builder:
             rate=rate,
             ended_us=ended_before(self._site, subject, epoch),
             base=base,
+            since=since,
         )
         replay = Replay(
             name=name,

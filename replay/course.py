@@ -18,6 +18,8 @@ from replay.progress import TICK_S, BuildProgress
 from replay.slices import SlicedBuild
 
 Report = Callable[[BuildProgress], None]
+_RECENT = 2
+"""Slices whose pace, with that of the one under way, is the rate that is told."""
 _LEAST_SHARE = 0.1
 """Of a mean slice, what a small one takes at least: its commit."""
 
@@ -44,6 +46,7 @@ class Course:
     _slice_began: float = field(default_factory=time.monotonic)
     _slices_before: int = 0
     _rows_before: int = 0
+    _paces: list[tuple[float, int]] = field(default_factory=list)
 
     def tick(self, share: float) -> bool:
         """Take note of the share of the slice under way; return whether to go on with it."""
@@ -62,6 +65,7 @@ class Course:
         """Take note of a slice that is in the table. Raises `Cancelled`, and `Conflict` if lost."""
         times = (*self.build.seconds, round(seconds, 3))
         self.build = replace(self.build, done=self.build.done + 1, seconds=times)
+        self._paces.append((time.monotonic(), self.build.rows_done))
         # What is told and written now is a part of what the next one takes.
         self._slice_began = time.monotonic()
         progress = self._progress(0.0)
@@ -159,17 +163,20 @@ class Course:
 
     def _progress(self, share: float) -> BuildProgress:
         build = self.build
-        elapsed = time.monotonic() - self._started
+        now = time.monotonic()
+        elapsed = now - self._started
         done = min(build.rows, build.rows_done + int(share * build.rows / build.slicing.slices))
+        since, before = [(self._started, self._rows_before), *self._paces][-1 - _RECENT :][0]
         return BuildProgress(
             rows=build.rows,
             done=done,
             slice=build.done,
             slices=build.slicing.slices,
-            rate=(done - self._rows_before) / max(elapsed, 0.001),
+            rate=(done - before) / max(now - since, 0.001),
             eta_s=self._time_left(),
-            behind_rows=build.rows - done + build.later,
+            behind_rows=build.rows - done + build.since + build.later,
             behind_s=None if self.age_s is None else self.age_s + elapsed,
+            since=build.since,
         )
 
     def _time_left(self) -> tuple[float, float] | None:

@@ -17,9 +17,11 @@ TICK_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildProgress:
-    """`done` of `rows` input rows, `slice` of `slices` finished; `rate` in rows a second.
+    """`done` of `rows` input rows, `slice` of `slices` finished; `rate` in rows a second, lately.
 
-    `eta_s`: seconds left, at least and at most; None before the first slice is done.
+    `eta_s`: seconds left, at least and at most; None before the first slice is done. Of a build
+    from a base they are those of its copy; `since` rows came since then, and are taken in at the
+    end, of which nothing tells how long it takes.
     `behind_rows`: input rows that there are and the generation has not yet, those after its epoch
     included. `behind_s`: age of the newest input that it will have; None where the manifest has
     forgotten when that was.
@@ -33,6 +35,7 @@ class BuildProgress:
     eta_s: tuple[float, float] | None
     behind_rows: int
     behind_s: float | None
+    since: int = 0
 
     @property
     def line(self) -> str:
@@ -40,8 +43,12 @@ class BuildProgress:
         told = [f"{self.done:,} of {self.rows:,} rows, slice {self.slice} of {self.slices}"]
         if self.rate >= 1:
             told.append(f"{self.rate:,.0f} rows/s")
-        if self.eta_s is not None:
-            told.append(f"{self.eta_s[0]:.0f} to {self.eta_s[1]:.0f} s left")
+        came = f"{self.since:,} rows that came since its base"
+        if self.since and self.slice == self.slices:
+            told.append(f"taking in {came}")
+        elif self.eta_s is not None:
+            then = f", then {came}" if self.since else ""
+            told.append(f"{self.eta_s[0]:.0f} to {self.eta_s[1]:.0f} s left{then}")
         elif self.slices > 1:
             told.append("time left: known after the first slice")
         age = "" if self.behind_s is None else f" and {self.behind_s:.0f} s"

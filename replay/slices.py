@@ -84,7 +84,8 @@ class SlicedBuild:
     `seconds`: how long each slice took that this or an earlier process finished. `rate`: the
     input rows a second that it may take, None without a limit. `ended_us`: the watermark of the
     table that it replaces, of final rows, which all slices begin with. `base`: the rows that it
-    begins with, whose parts are its slices then; None from the beginning.
+    begins with, whose parts are its slices then; None from the beginning. `since`: input rows that
+    came since the base, up to its own epoch.
     """
 
     claim: str
@@ -98,6 +99,7 @@ class SlicedBuild:
     rate: float | None
     ended_us: int | None = None
     base: Base | None = None
+    since: int = 0
 
     @property
     def detail(self) -> dict[str, object]:
@@ -130,6 +132,7 @@ def build_of(detail: Mapping[str, object]) -> SlicedBuild | None:
         rate=kept["rate"],
         ended_us=kept.get("ended_us"),
         base=Base(**kept["base"]) if kept.get("base") else None,
+        since=kept.get("since", 0),
     )
 
 

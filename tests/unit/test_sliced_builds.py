@@ -234,6 +234,41 @@ def test_time_left_goes_by_the_sizes_of_slices_that_are_unlike(made: HandMade) -
         assert high - low < truth, done
 
 
+def test_rate_and_time_left_follow_a_machine_that_becomes_busier(
+    made: HandMade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [time.monotonic()]
+    monkeypatch.setattr("replay.course.time.monotonic", lambda: clock[0])
+    course = begun(made, a_build(slicing=Slicing(columns=("a",), slices=20)))
+    course.every_s = 1e9
+    course.found(0)
+    seen: list[BuildProgress] = []
+    course.report = seen.append
+    for took in (*(5.0,) * 10, *(10.0,) * 10):
+        clock[0] += took
+        course.finished(course.running_s)
+    for done in (2, 5, 9, *range(12, 20)):
+        told, slow = seen[done - 1], done > 9
+        low, high = told.eta_s or (0.0, 0.0)
+        truth = 10.0 * (20 - done) if slow else 5.0 * (20 - done)
+        assert low <= truth * 1.2, done
+        assert high >= truth * 0.8, done
+        assert told.rate == pytest.approx(2.0 if slow else 4.0, rel=0.01)
+
+
+def test_rows_that_came_since_a_base_are_behind_until_they_are_taken_in(made: HandMade) -> None:
+    course = begun(made, a_build(since=7))
+    lines: list[str] = []
+    course.report = lambda progress: lines.append(progress.line)
+    for _ in range(4):
+        course.finished(2.0)
+    assert " s left, then 7 rows that came since its base, 212 rows and " in lines[1]
+    assert "taking in 7 rows that came since its base, 12 rows and " in lines[3]
+    kept = build_of(newest(made).detail)
+    assert kept is not None
+    assert kept.since == 7
+
+
 def test_a_course_that_was_paused_ends_after_its_slice(made: HandMade, course: Course) -> None:
     assert ReplayBook(made.lake, Tables()).pause(NAME).state is State.PAUSED
     assert course.tick(0.1), "the slice under way is finished"
