@@ -10,9 +10,7 @@ doubts them builds from the beginning.
 from __future__ import annotations
 
 import itertools
-import json
 from dataclasses import dataclass
-from datetime import datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,47 +23,14 @@ from lake.datasets import missing_file
 from lake.layout import Lake
 from lake.savepoint_tables import KeptTable, kept_table
 from lake.savepoints import SavepointBook
-from pipeline.commit.manifest_rows import COMMITTED
 from projections.run.meanings import MIXED, meaning_of
 from projections.run.notes import Noted, noted_by, noted_from_json
-from projections.serve.versions import EpochVersions
 from projections.sql.plan import Strategy
+from replay.starts import Start, epoch_of
 from replay.subject import Site, Subject
 
 PART_BYTES = 64 * 2**20
 """Files of a base that are copied in one slice; a larger file is a slice of its own."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
-    """From where a build is asked to begin: at most one of these; none is the beginning.
-
-    `at`: with what was committed by that time. `position`: with the events up to that position.
-    """
-
-    savepoint: str | None = None
-    epoch: Epoch | None = None
-    position: int | None = None
-    at: datetime | None = None
-
-    @property
-    def is_beginning(self) -> bool:
-        """Whether nothing was asked for but the beginning."""
-        return self == BEGINNING
-
-    @property
-    def told(self) -> str:
-        """Say what was asked for."""
-        if self.savepoint is not None:
-            return f"savepoint {self.savepoint}"
-        if self.epoch is not None:
-            return f"epoch {self.epoch}"
-        if self.at is not None:
-            return self.at.isoformat()
-        return "the beginning" if self.position is None else f"position {self.position}"
-
-
-BEGINNING = Start()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +137,7 @@ def _kept(
         table = _in_savepoint(site, name, start.savepoint)
         return table, noted_from_json(table.noted) if table.noted else None
     # The live runner may have gone on since the epoch of the build was chosen.
-    up_to = min(_epoch_of(site, start), up_to)
+    up_to = min(epoch_of(site, start), up_to)
     published = site.deployed.published().get(name, [])
     noted = noted_by(site.lake, site.manifest, name, published=published, up_to=up_to)
     if noted is None:
@@ -181,29 +146,6 @@ def _kept(
             remedy=f"Build it from the beginning: penstock replay apply {name}",
         )
     return _at_version(site, name, noted.version, noted.epoch), noted
-
-
-def _epoch_of(site: Site, start: Start) -> Epoch:
-    """Return the last epoch with nothing beyond a position or a time."""
-    if start.epoch is not None:
-        return start.epoch
-    if start.at is not None:
-        return EpochVersions(site.lake, site.tables).newest(at=start.at) or Epoch(0)
-    position = start.position or 0
-    rows = site.tables.read(
-        site.lake.epochs, where=pc.field("kind") == COMMITTED, columns=["epoch", "heads"]
-    )
-    heads = {
-        row["epoch"]: max(json.loads(row["heads"]).values(), default=0)
-        for row in (rows.to_pylist() if rows else [])
-    }
-    last = max(heads.values(), default=0)
-    if position > last:
-        raise NotFound(
-            f"position {position} is beyond the log, whose last event has position {last}",
-            remedy="Give a position that the log has, or wait: penstock wait --caught-up",
-        )
-    return Epoch(max((epoch for epoch, head in heads.items() if head <= position), default=0))
 
 
 def _table(site: Site, name: str, base: Base) -> KeptTable:

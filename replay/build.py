@@ -37,7 +37,7 @@ from projections.run.derived_holds import why_it_waits
 from projections.run.projector import BOUNDED_BYTES, Projector
 from projections.run.targets import Target
 from projections.sql.lineage import read_by
-from replay.bases import BEGINNING, Start, base_of, parts_of
+from replay.bases import base_of, parts_of
 from replay.book import READY, UNFINISHED, Replay, ReplayBook, State
 from replay.cancel import ABANDONED_AFTER, is_alive, remove_abandoned, remove_files
 from replay.course import Course, Report
@@ -55,6 +55,7 @@ from replay.slices import (
     slice_guard,
     slicing_of,
 )
+from replay.starts import BEGINNING, Start
 from replay.subject import (
     Site,
     Subject,

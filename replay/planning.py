@@ -17,11 +17,12 @@ from pipeline.ddl.held_tables import retry_command
 from pipeline.typed.columns import EPOCH, LATE
 from projections.run.meanings import meaning_of
 from projections.sql.lineage import read_by, readers_of
-from replay.bases import BEGINNING, Base, Start, base_of, parts_of
+from replay.bases import Base, base_of, parts_of
 from replay.book import ReplayBook
 from replay.effects import Effect, effects_of, features_of
 from replay.rates import Rates, rates_for
 from replay.slices import sliceable, slicing_of
+from replay.starts import BEGINNING, Start
 from replay.subject import (
     Site,
     Subject,

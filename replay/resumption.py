@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from kernel.errors import Conflict
 from projections.run.catalog import Entry
-from replay.bases import BEGINNING, Start
 from replay.book import Replay, State
 from replay.slices import SlicedBuild, build_of
+from replay.starts import BEGINNING, Start
 
 
 def refuse_other(

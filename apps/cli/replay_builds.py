@@ -17,17 +17,14 @@ import typer
 from apps import settings
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit
-from apps.cli.query import moment_of, position_of
 from apps.cli.replay_pages import NO_PACE, document, plan_page
-from apps.cli.replay_plans import read_plan, start_of
+from apps.cli.replay_plans import asked_start, read_plan, start_of
 from apps.cli.sites import site_of
 from apps.cli.sql_files import sql_of
 from kernel import failpoints
-from kernel.errors import InvalidRequest
 from lake.layout import Lake
 
 if TYPE_CHECKING:
-    from replay.bases import Start
     from replay.book import Replay, ReplayBook
     from replay.build import Builder
     from replay.planning import ReplayPlan
@@ -53,7 +50,8 @@ From = Annotated[
     typer.Option(
         "--from",
         metavar="WHERE",
-        help="Begin with the rows of then: a position, or a time, ISO 8601 (UTC).",
+        help="Begin with the rows of then: a position, epoch:N, savepoint:NAME, or a time, "
+        "ISO 8601 (UTC).",
     ),
 ]
 
@@ -75,7 +73,7 @@ def plan(
     book_of(settled, name)
     from replay.planning import plan_replay
 
-    site, start = site_of(settled), _start(from_savepoint, from_)
+    site, start = site_of(settled), asked_start(from_savepoint, from_)
     found = plan_replay(site, name, text=_text(sql), include_late=include_late, start=start)
     emit(asdict(found), as_json=as_json, text=plan_page(found))
 
@@ -122,7 +120,7 @@ def apply(
 
     refuse_pace(slices, rate)
     site = site_of(found)
-    text, start = _text(sql), _start(from_savepoint, from_)
+    text, start = _text(sql), asked_start(from_savepoint, from_)
     given = sql is not None or include_late or not start.is_beginning
     agreed = read_plan(planned, name, given=given)
     if agreed:
@@ -232,19 +230,3 @@ def _show(progress: BuildProgress) -> None:
 
 def _text(sql: Path | None) -> str | None:
     return None if sql is None else sql_of(sql)
-
-
-def _start(savepoint: str | None, where: str | None) -> Start:
-    """Return from where a build was asked to begin. Raises `InvalidRequest`."""
-    from replay.bases import BEGINNING, Start
-
-    if savepoint is not None and where is not None:
-        raise InvalidRequest(
-            "--from-savepoint and --from exclude each other", remedy="Give one of them."
-        )
-    if savepoint is not None:
-        return Start(savepoint=savepoint)
-    if where is None:
-        return BEGINNING
-    position = position_of(where, "--from")
-    return Start(at=moment_of(where)) if position is None else Start(position=position)

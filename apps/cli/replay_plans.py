@@ -1,4 +1,4 @@
-"""The file of a plan, as `penstock replay plan --json` wrote it."""
+"""From where a build begins, as options say it and as the file of a plan does."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from apps.cli.output import text_of
-from apps.cli.query import moment_of
+from apps.cli.query import moment_of, position_of
 from kernel.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from replay.bases import Start
+    from replay.starts import Start
 
 _NEEDED = {"text", "include_late", "basis"}
 _KINDS = {"savepoint": str, "epoch": int, "position": int}
+_WHERE = "--from 120000, --from epoch:12, --from savepoint:NAME, --from 2026-11-01T00:00:00Z"
 
 
 def read_plan(path: Path | None, name: str, *, given: bool) -> dict[str, Any]:
@@ -49,7 +50,7 @@ def read_plan(path: Path | None, name: str, *, given: bool) -> dict[str, Any]:
 
 def start_of(document: Mapping[str, Any]) -> Start:
     """Return from where a plan begins. Raises `InvalidRequest`."""
-    from replay.bases import Start
+    from replay.starts import Start
 
     given = document.get("start") or {}
     try:
@@ -61,3 +62,39 @@ def start_of(document: Mapping[str, Any]) -> Start:
         raise InvalidRequest(
             f"the file is no plan: {error}", remedy="penstock replay plan NAME --json > plan.json"
         ) from error
+
+
+def asked_start(savepoint: str | None, where: str | None) -> Start:
+    """Return from where a build was asked to begin. Raises `InvalidRequest`."""
+    from replay.starts import BEGINNING, Start
+
+    if savepoint is not None and where is not None:
+        raise InvalidRequest(
+            "--from-savepoint and --from exclude each other", remedy="Give one of them."
+        )
+    if savepoint is not None:
+        return Start(savepoint=savepoint)
+    return BEGINNING if where is None else _start(where)
+
+
+def _start(where: str) -> Start:
+    """Read a place of the log as users write it."""
+    from kernel.positions import Epoch
+    from replay.starts import Start
+
+    kind, colon, named = where.partition(":")
+    if colon and kind == "savepoint" and named:
+        return Start(savepoint=named)
+    if colon and kind in ("epoch", "position"):
+        number = position_of(named, f"--from {kind}:")
+        if number is None:
+            raise InvalidRequest(f"{named!r} is no {kind}", remedy=f"As {_WHERE}")
+        return Start(position=number) if kind == "position" else Start(epoch=Epoch(number))
+    number = position_of(where, "--from")
+    if number is not None:
+        return Start(position=number)
+    try:
+        return Start(at=moment_of(where))
+    except InvalidRequest as error:
+        told = f"--from {where} is no place of the log: {error.message}"
+        raise InvalidRequest(told, remedy=f"As {_WHERE}") from error

@@ -16,10 +16,10 @@ from kernel import failpoints
 from lake.layout import Lake
 from lake.tables import Tables
 from projections.serve.savepoints import create
-from replay.bases import Start
 from replay.book import ReplayBook, State
 from replay.build import Builder
 from replay.slices import build_of
+from replay.starts import Start
 from replay.verify import verify
 from tests.support.lake.small_lake import SmallLake, some_departures
 from tests.support.services.waiting import until

@@ -13,20 +13,20 @@ import pytest
 from pyspark.sql import SparkSession, functions
 
 from kernel import failpoints
-from kernel.errors import Conflict, ContractViolation, NotFound, PenstockError
+from kernel.errors import Conflict, ContractViolation, InvalidRequest, NotFound, PenstockError
 from kernel.positions import Epoch
 from lake.layout import Lake
 from lake.tables import Tables
 from projections.run.catalog import LIVE, PROJECTION, DeployedCatalog, Entry
 from projections.run.projector import Projector
 from projections.run.targets import live_target
-from replay.bases import Start
 from replay.book import Replay, ReplayBook, State
 from replay.build import Builder
 from replay.generations import generation_name
 from replay.planning import plan_replay
 from replay.progress import BuildProgress
 from replay.slices import build_of
+from replay.starts import Start
 from replay.subject import Site, subject_of
 from replay.swap import swap
 from replay.verify import verify
@@ -193,7 +193,8 @@ def test_a_missing_schema_version_bounds_a_build_and_is_named(orders: Orders) ->
 @pytest.mark.parametrize(
     ("start", "error", "why"),
     [
-        (Start(position=10_000), NotFound, "position 10000 is beyond the log"),
+        (Start(position=10_000), InvalidRequest, "nothing has position 10000"),
+        (Start(epoch=Epoch(9)), NotFound, "epoch 9 is not among those that are known, 1 to 2"),
         (Start(savepoint="never"), NotFound, "never"),
     ],
 )

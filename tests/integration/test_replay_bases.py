@@ -18,7 +18,6 @@ from lake.layout import Lake
 from lake.tables import Tables
 from projections.serve.savepoints import create
 from projections.sql.shape import ORDER
-from replay.bases import Start
 from replay.book import Replay, ReplayBook, State
 from replay.build import Builder
 from replay.course import Report
@@ -26,6 +25,7 @@ from replay.generations import generation_name
 from replay.planning import plan_replay
 from replay.progress import BuildProgress
 from replay.slices import build_of
+from replay.starts import Start
 from replay.swap import swap
 from replay.verify import verify
 from tests.support.lake.small_lake import (

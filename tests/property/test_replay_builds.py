@@ -17,10 +17,10 @@ from kernel import failpoints
 from kernel.positions import Epoch
 from lake.layout import Lake
 from projections.serve.savepoints import create
-from replay.bases import BEGINNING, Start
 from replay.book import Replay, State
 from replay.build import Builder
 from replay.generations import generation_name
+from replay.starts import BEGINNING, Start
 from replay.swap import rollback, swap
 from replay.verify import verify
 from tests.support.lake.small_lake import SmallLake, some_departures, some_readings

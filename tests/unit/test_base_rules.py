@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from apps.cli.replay_plans import start_of
+from apps.cli.replay_plans import asked_start, start_of
 from kernel.errors import Conflict, InvalidRequest, NotFound, PenstockError
 from kernel.positions import Epoch
 from lake.layout import Lake
@@ -18,8 +18,9 @@ from lake.writer import Guard
 from projections.run.catalog import LIVE, SOURCE, DeployedCatalog, Entry
 from projections.run.meanings import MIXED, meaning_of
 from projections.serve.savepoints import create, drop
-from replay.bases import PART_BYTES, Base, Start, base_of, parts_of, rows_of
+from replay.bases import PART_BYTES, Base, base_of, parts_of, rows_of
 from replay.planning import plan_replay, refuse_changed
+from replay.starts import Start
 from replay.subject import subject_of
 from tests.support.lake.handmade import SQL, HandMade, words
 from tests.unit.test_replay_planning import document
@@ -27,6 +28,7 @@ from tests.unit.test_replay_planning import document
 NAME = "report"
 TOLD = "typed/events.thing.told"
 KEPT = Start(savepoint="kept")
+KEPT_THEN = Start(savepoint="then")
 
 
 def lived(lake: Lake, *, meanings: tuple[str | None, ...] = (None, None, None)) -> HandMade:
@@ -80,9 +82,44 @@ def test_a_range_beyond_the_log_is_refused(lake: Lake) -> None:
     made = lived(lake)
     with pytest.raises(NotFound, match=r"position 31 is beyond the log, whose last event .* 30"):
         base(made, Start(position=31))
-    for before in (Start(position=9), Start(at=datetime(2013, 1, 1, tzinfo=UTC))):
-        with pytest.raises(NotFound, match="had not taken in anything by epoch 0"):
-            base(made, before)
+    before = "is before the first epoch that is known, 1, which "
+    with pytest.raises(NotFound, match=f"^position 9 {before}has the events up to position 10"):
+        base(made, Start(position=9))
+    with pytest.raises(NotFound, match=f"{before}was committed at"):
+        base(made, Start(at=datetime(2013, 1, 1, tzinfo=UTC)))
+    for epoch in (0, 4):
+        with pytest.raises(NotFound, match=f"^epoch {epoch} is not among .* known, 1 to 3$"):
+            base(made, Start(epoch=Epoch(epoch)))
+
+
+def test_a_position_is_refused_where_there_are_only_changes_of_tables(lake: Lake) -> None:
+    made = HandMade(lake)
+    made.deploy(NAME)
+    made.epoch()
+    made.derive({TOLD: words((1, "w"), epoch=1, _late=[False])}, 1)
+    with pytest.raises(InvalidRequest, match="nothing has position 5") as refused:
+        base(made, Start(position=5))
+    assert "--from epoch:12" in str(refused.value.remedy)
+
+
+def test_a_place_of_the_log_is_read_as_users_write_it() -> None:
+    at = datetime(2026, 11, 1, 12, 30, tzinfo=UTC)
+    for text, start in (
+        ("12", Start(position=12)),
+        ("position:12", Start(position=12)),
+        ("epoch:12", Start(epoch=Epoch(12))),
+        ("savepoint:then", KEPT_THEN),
+        ("2026-11-01T12:30", Start(at=at)),
+    ):
+        assert asked_start(None, text) == start
+    assert asked_start("then", None) == KEPT_THEN
+    assert asked_start(None, None).is_beginning
+    for text in ("-5", "epoch:-1", "epoch:", "position:then", "savepoint:", "lane:5", "then"):
+        with pytest.raises(InvalidRequest) as refused:
+            asked_start(None, text)
+        assert "--from epoch:12" in str(refused.value.remedy)
+    with pytest.raises(InvalidRequest, match="exclude each other"):
+        asked_start("then", "12")
 
 
 def test_a_projection_that_no_reader_was_given_is_refused(
@@ -162,6 +199,7 @@ def test_a_base_is_cut_into_parts_that_fit(lake: Lake, monkeypatch: pytest.Monke
     root = made.lake.path(f"projection/{NAME}")
     for n in range(3):
         made.writer.append(root, words((90 + n, "w"), epoch=3), Guard(f"more{n}", Epoch(1)))
+    made.epoch(head=40)
     made.note(
         f"projection/{NAME}/g1",
         {f"projection/{NAME}": DeltaTable(root).version()},
