@@ -4,7 +4,8 @@ A build that begins with such rows copies them, and then takes in the epochs sin
 runner does: it computes again what these touch. By P6 that is what a build from the beginning
 gives, as long as the same meaning made the rows. So a base is refused where another one did, where
 several did, and where nobody knows. What a base cannot tell is whether the rows were right: whoever
-doubts them builds from the beginning.
+doubts them builds from the beginning, or computes the keys again whose rows he doubts: all other
+rows are copied then, of the very epoch that is built.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from lake.savepoints import SavepointBook
 from projections.run.meanings import MIXED, meaning_of
 from projections.run.notes import Noted, noted_by, noted_from_json
 from projections.sql.plan import Strategy
+from replay.chosen_keys import refuse_condition
 from replay.starts import Start, epoch_of
 from replay.subject import Site, Subject
 
@@ -38,7 +40,8 @@ class Base:
     """The rows that a build begins with: a projection's at `epoch`, in `bytes` of files.
 
     `savepoint` is the id of the one that keeps them under the name `named`, None where the table's
-    version does. `asked`: from where the build was to begin.
+    version does. `asked`: from where the build was to begin. `where`: of which keys the rows are
+    computed again, at that epoch; None where of none.
     """
 
     asked: str
@@ -50,6 +53,7 @@ class Base:
     savepoint: str | None
     named: str | None
     ended_us: int | None
+    where: str | None = None
 
 
 def base_of(
@@ -69,9 +73,13 @@ def base_of(
             f"{name} is computed as a whole in each run: nothing of a base would stay",
             remedy=f"Build it from the beginning: penstock replay apply {name}",
         )
+    if start.where is not None:
+        refuse_condition(subject.plan, start.where)
     table, noted = _kept(site, subject, start, up_to)
     if noted is None:
         raise _refused(name, f"nothing tells what made the rows of {start.told}")
+    if start.where is not None and noted.epoch != up_to:
+        raise _refused(name, f"of its epochs up to {up_to} it is known how it was at {noted.epoch}")
     if noted.epoch > up_to:
         raise _refused(name, f"{start.told} is of epoch {noted.epoch}, the build of {up_to}")
     if noted.meaning == MIXED:
@@ -92,6 +100,7 @@ def base_of(
         savepoint=None if start.savepoint is None else _savepoint_id(site, start.savepoint),
         named=start.savepoint,
         ended_us=noted.ended_us,
+        where=start.where,
     )
 
 
@@ -137,7 +146,8 @@ def _kept(
         table = _in_savepoint(site, name, start.savepoint)
         return table, noted_from_json(table.noted) if table.noted else None
     # The live runner may have gone on since the epoch of the build was chosen.
-    up_to = min(epoch_of(site, start), up_to)
+    if start.where is None:
+        up_to = min(epoch_of(site, start), up_to)
     published = site.deployed.published().get(name, [])
     noted = noted_by(site.lake, site.manifest, name, published=published, up_to=up_to)
     if noted is None:

@@ -37,7 +37,7 @@ from projections.run.derived_holds import why_it_waits
 from projections.run.projector import BOUNDED_BYTES, Projector
 from projections.run.targets import Target
 from projections.sql.lineage import read_by
-from replay.bases import base_of, parts_of
+from replay.bases import Base, base_of, parts_of
 from replay.book import READY, UNFINISHED, Replay, ReplayBook, State
 from replay.cancel import ABANDONED_AFTER, is_alive, remove_abandoned, remove_files
 from replay.course import Course, Report
@@ -127,28 +127,7 @@ class Builder:
         self._refuse_half_swapped(subject.entry)
         epoch = self._epoch(subject)
         base = base_of(self._site, subject, start, up_to=epoch, include_late=include_late)
-        after = Epoch(0) if base is None else base.epoch
-        rows, later = input_rows(self._site, subject, epoch, after=after)
-        since = 0
-        if base is None:
-            slicing = slicing_of(subject.plan, rows, slices=slices, rate=rate)
-        else:
-            since, rows = rows, base.rows
-            slicing = copying(parts_of(self._site, name, base), slices, rate)
-        build = SlicedBuild(
-            claim=uuid.uuid4().hex,
-            up_to=epoch,
-            slicing=slicing,
-            done=0,
-            rows=rows,
-            later=later,
-            seconds=(),
-            fingerprint=fingerprint_of(subject.plan, slicing),
-            rate=rate,
-            ended_us=ended_before(self._site, subject, epoch),
-            base=base,
-            since=since,
-        )
+        build = self._cut(subject, epoch, base, slices, rate)
         replay = Replay(
             name=name,
             generation=next_generation(self._site, name),
@@ -231,6 +210,41 @@ class Builder:
         """Return the epoch up to which a generation can be brought."""
         return typed_head(self._site)
 
+    def _cut(
+        self,
+        subject: Subject,
+        epoch: Epoch,
+        base: Base | None,
+        slices: int | None,
+        rate: float | None,
+    ) -> SlicedBuild:
+        """Cut a build into slices, none of which is done. Raises `InvalidRequest`."""
+        after = Epoch(0) if base is None else base.epoch
+        rows, later = input_rows(self._site, subject, epoch, after=after)
+        since = 0
+        if base is None:
+            slicing = slicing_of(subject.plan, rows, slices=slices, rate=rate)
+        else:
+            parts = parts_of(self._site, subject.entry.name, base)
+            since, rows = rows, base.rows
+            slicing = copying(parts, slices, rate, where=base.where)
+            if base.where is not None:
+                self._writer.ask(parts[0], subject.plan.key, base.where)
+        return SlicedBuild(
+            claim=uuid.uuid4().hex,
+            up_to=epoch,
+            slicing=slicing,
+            done=0,
+            rows=rows,
+            later=later,
+            seconds=(),
+            fingerprint=fingerprint_of(subject.plan, slicing),
+            rate=rate,
+            ended_us=ended_before(self._site, subject, epoch),
+            base=base,
+            since=since,
+        )
+
     def _go_on(
         self, replay: Replay, subject: Subject, build: SlicedBuild, target: Target
     ) -> Replay:
@@ -269,7 +283,7 @@ class Builder:
         # The table knows what the book may have missed.
         first = self._writer.done(whole, slice_guard(replay.name, replay.generation, 0))
         course.found(first)
-        course.sizes = [sum(part.sizes.values()) for part in whole.parts]
+        course.sizes = whole.sizes
         for number in range(first, build.slicing.slices):
             course.wait()
             if course.pausing:

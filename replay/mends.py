@@ -18,7 +18,8 @@ from kernel.errors import Conflict
 from projections.sql.catalog import Column
 from projections.sql.parse import ProjectionDecl
 from replay.book import Replay
-from replay.slices import Slicing, sliceable
+from replay.carried_keys import sliceable
+from replay.slices import Slicing
 from replay.subject import Site, Subject, subject_of
 
 _SAFE: dict[type[exp.Expr], type[exp.Expr]] = {

@@ -19,9 +19,10 @@ from projections.run.meanings import meaning_of
 from projections.sql.lineage import read_by, readers_of
 from replay.bases import Base, base_of, parts_of
 from replay.book import ReplayBook
+from replay.carried_keys import sliceable
 from replay.effects import Effect, effects_of, features_of
 from replay.rates import Rates, rates_for
-from replay.slices import sliceable, slicing_of
+from replay.slices import copying, slicing_of
 from replay.starts import BEGINNING, Start
 from replay.subject import (
     Site,
@@ -155,11 +156,12 @@ def plan_replay(
     inputs = tuple(_size(site, table) for table in input_tables(subject))
     up_to = build_epoch(site, subject)
     base = base_of(site, subject, start, up_to=up_to, include_late=include_late)
-    after = Epoch(0) if base is None else base.epoch
+    after = BEFORE_ALL if base is None or base.where is not None else base.epoch
     rows, later = input_rows(site, subject, up_to, after=after)
     live = _size(site, f"projection/{name}")
     change, why = _change(subject, include_late)
     rates = rates_for(name, ReplayBook(site.lake, site.tables).built())
+    computed = 0 if start.where is not None else rows  # At least; nobody counted rows of keys.
     generation, slices = next_generation(site, name), _slices(site, subject, rows, base)
     return ReplayPlan(
         name=name,
@@ -184,7 +186,7 @@ def plan_replay(
         slices=slices,
         sliceable=slices > 1 or (base is None and bool(sliceable(subject.plan))),
         rates=rates,
-        seconds=rates.seconds(rows),
+        seconds=(rates.seconds(computed)[0], rates.seconds(rows)[1]),
         needed_bytes=2 * max(live.bytes, 1),  # As much again while files are put together.
         free_bytes=storage.free_bytes(site.lake.root),
         downstream=tuple(readers_of(name, site.deployed.deployment().declared.values())),
@@ -295,7 +297,7 @@ def _types(site: Site, subject: Subject) -> tuple[TypeDifference, ...]:
 def _slices(site: Site, subject: Subject, rows: int, base: Base | None) -> int:
     if base is None:
         return slicing_of(subject.plan, rows).slices
-    return len(parts_of(site, subject.entry.name, base))
+    return copying(parts_of(site, subject.entry.name, base), None, None, where=base.where).slices
 
 
 def _silent(site: Site, subject: Subject, up_to: Epoch) -> tuple[Effect, ...]:

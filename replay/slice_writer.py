@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions
 
 from kernel import failpoints
-from kernel.errors import TooLarge
+from kernel.errors import InvalidRequest, TooLarge, first_line
 from kernel.positions import Epoch
 from lake.collecting import FEW_ROWS, RESULT, collected
 from lake.datasets import schema_of
@@ -19,6 +20,7 @@ from lake.layout import Lake
 from lake.savepoint_tables import KeptTable
 from lake.spark_writer import SparkWriter
 from lake.tables import Tables
+from lake.views import DeltaFrames
 from lake.writer import ArrowWriter, Guard
 from pipeline.typed.columns import EPOCH
 from projections.run.projector import BOUNDED_BYTES, Projector
@@ -33,13 +35,15 @@ from schemas.identifiers import spark_name
 FAILURES = (PySparkException, Py4JJavaError)
 """What a query raises that cannot be computed."""
 _MOST_HALVES = 40
+_PLACE = "_penstock_place"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Whole:
     """All rows of a projection at an epoch, cut into slices; `input_bytes` is what they read.
 
-    With a base its parts are the slices, and what came since is taken in at the end.
+    With a base its parts are the slices, and what came since is taken in at the end. Where keys of
+    it are computed again, they are one slice more.
     """
 
     plan: Plan
@@ -50,6 +54,14 @@ class Whole:
     input_bytes: int
     base: Base | None = None
     parts: Sequence[KeptTable] = ()
+
+    @property
+    def sizes(self) -> list[int]:
+        """The bytes of each slice; none where they are about equally large."""
+        if self.base is None:
+            return []
+        copied = [sum(part.sizes.values()) for part in self.parts]
+        return copied if self.base.where is None else [*copied, self.input_bytes]
 
 
 class SliceWriter:
@@ -69,6 +81,7 @@ class SliceWriter:
         self._tables = tables
         self._arrow = ArrowWriter(tables)
         self._spark = SparkWriter(spark, tables)
+        self._frames = DeltaFrames(spark, tables)
         self._bounded_bytes = bounded_bytes
 
     def done(self, whole: Whole, guard: Guard) -> int:
@@ -82,10 +95,11 @@ class SliceWriter:
 
     def write(self, whole: Whole, number: int, guard: Guard) -> None:
         """Compute a slice and append it, in one guarded commit."""
-        if whole.base is not None:
+        if number < len(whole.parts):
             self._copy(whole, number, guard)
             return
-        frame = self._frame(whole, whole.slicing.condition(number))
+        chosen = None if whole.base is None else whole.base.where
+        frame = self._frame(whole, chosen or whole.slicing.condition(number))
         stamped = frame.withColumn(EPOCH, functions.lit(int(whole.up_to)).cast("bigint"))
         rows = self._collected(whole, stamped)
         failpoints.hit(failpoints.REPLAY_BEFORE_SLICE)
@@ -118,9 +132,28 @@ class SliceWriter:
     def _copy(self, whole: Whole, number: int, guard: Guard) -> None:
         """Append a part of the base. Its rows are of the build's epoch, as computed ones are."""
         rows = rows_of(self._lake, whole.parts[number])
+        if whole.base is not None and whole.base.where is not None:
+            rows = self._without(rows, whole.plan.key, whole.base.where)
         failpoints.hit(failpoints.REPLAY_BEFORE_SLICE)
         self._arrow.append(whole.target.path, _nullable(stamped(rows, whole.up_to)), guard)
         failpoints.hit(failpoints.REPLAY_AFTER_SLICE)
+
+    def ask(self, part: KeptTable, key: Sequence[str], where: str) -> None:
+        """Ask a condition of some rows' keys. Raises `InvalidRequest` where it is none for them."""
+        try:
+            self._without(rows_of(self._lake, part), key, where)
+        except FAILURES as error:
+            raise InvalidRequest(
+                f"--where {where} cannot be asked of the key: {first_line(error)}",
+                remedy="Compare each column with values of its type.",
+            ) from error
+
+    def _without(self, rows: pa.Table, key: Sequence[str], where: str) -> pa.Table:
+        """Leave out the rows of keys for which a condition holds, as Spark says."""
+        places = pa.array(range(rows.num_rows), pa.int64())
+        keys = self._frames.from_arrow(rows.select([*key]).append_column(_PLACE, places))
+        chosen = collected(keys.where(where).select(_PLACE), RESULT)[_PLACE]
+        return rows.filter(pc.invert(pc.is_in(places, value_set=chosen.combine_chunks())))
 
     def failing_key(self, whole: Whole, number: int) -> str | None:
         """Return the key whose row cannot be computed, found by halving a slice.

@@ -14,29 +14,13 @@ from dataclasses import asdict, dataclass
 from math import inf
 from typing import Any
 
-from sqlglot import exp
-
 from kernel.errors import InvalidRequest
 from kernel.positions import Epoch
 from lake.writer import Guard
 from projections.sql.plan import Plan
-from projections.sql.tree import (
-    Final,
-    Grouped,
-    Join,
-    JoinKind,
-    Map,
-    Match,
-    Newest,
-    Node,
-    Over,
-    Scan,
-    Sessions,
-    UnionAll,
-    Windowed,
-)
 from replay.bases import Base
 from replay.book import CLAIM
+from replay.carried_keys import sliceable
 from replay.generations import slices_app
 from schemas.identifiers import spark_name
 
@@ -152,15 +136,20 @@ def slicing_of(
     return Slicing(columns=columns, slices=max(1, told, min(most, -(-rows // each))))
 
 
-def copying(parts: Sized, slices: int | None, rate: float | None) -> Slicing:
-    """Return the slices of a build that copies the parts of a base. Raises `InvalidRequest`."""
+def copying(
+    parts: Sized, slices: int | None, rate: float | None, *, where: str | None = None
+) -> Slicing:
+    """Return the slices of a build that copies the parts of a base. Raises `InvalidRequest`.
+
+    The last one is of the keys that are computed again, where there are some.
+    """
     refuse_pace(slices, rate)
     if slices is not None:
         raise InvalidRequest(
             "a build from a base has the base's files as its slices",
             remedy="Leave --slices out.",
         )
-    return Slicing(columns=(), slices=len(parts))
+    return Slicing(columns=(), slices=len(parts) + (where is not None))
 
 
 def refuse_pace(slices: int | None, rate: float | None) -> None:
@@ -170,11 +159,6 @@ def refuse_pace(slices: int | None, rate: float | None) -> None:
             f"a build has one slice or more, {MOST_ASKED:,} at most, and a rate above zero",
             remedy="Leave --slices and --rate out, or give positive numbers.",
         )
-
-
-def sliceable(plan: Plan) -> tuple[str, ...]:
-    """Return the columns of the key that a filter on the result reaches the inputs by."""
-    return tuple(name for name in plan.key if _carried(plan.tree, name))
 
 
 def fingerprint_of(plan: Plan, slicing: Slicing) -> str:
@@ -187,32 +171,3 @@ def fingerprint_of(plan: Plan, slicing: Slicing) -> str:
 def slice_guard(name: str, generation: int, number: int) -> Guard:
     """Return the guard of a slice (from 0) in its generation's table."""
     return Guard(slices_app(name, generation), Epoch(number + 1))
-
-
-def _carried(node: Node, name: str) -> bool:
-    """Say whether a column's values come from the inputs, for rows that are computed together."""
-    match node:
-        case Scan():
-            return True
-        case Map():
-            made = next(each.expression for each in node.outputs if each.name == name)
-            return all(_carried(node.input, c.name) for c in made.find_all(exp.Column))
-        case Final():
-            return _carried(node.input, name)
-        case Windowed():
-            known = {each.name for each in node.input.columns}
-            return _carried(node.input, name if name in known else node.time)
-        case UnionAll():
-            return all(_carried(each, name) for each in node.inputs)
-        case Grouped() | Sessions() | Newest():
-            return name in node.keys and _carried(node.input, name)
-        case Over() | Match():
-            return name in node.partition and _carried(node.input, name)
-        case Join():
-            return _joined(node, name)
-
-
-def _joined(node: Join, name: str) -> bool:
-    if name in {each.name for each in node.left.columns}:
-        return _carried(node.left, name)
-    return node.kind is JoinKind.INNER and _carried(node.right, name)

@@ -21,12 +21,14 @@ class Start:
     """From where a build is asked to begin: at most one of these; none is the beginning.
 
     `at`: with what was committed by that time. `position`: with the events up to that position.
+    `where`: with the newest rows but those of the keys for which it holds; see `chosen_keys`.
     """
 
     savepoint: str | None = None
     epoch: Epoch | None = None
     position: int | None = None
     at: datetime | None = None
+    where: str | None = None
 
     @property
     def is_beginning(self) -> bool:
@@ -42,6 +44,8 @@ class Start:
             return f"epoch {self.epoch}"
         if self.at is not None:
             return self.at.isoformat()
+        if self.where is not None:
+            return f"the keys where {self.where}"
         return "the beginning" if self.position is None else f"position {self.position}"
 
 

@@ -54,6 +54,14 @@ From = Annotated[
         "ISO 8601 (UTC).",
     ),
 ]
+Where = Annotated[
+    str | None,
+    typer.Option(
+        "--where",
+        metavar="SQL",
+        help='Compute only these keys again, as "id IN (1, 2)"; all other rows are copied.',
+    ),
+]
 
 
 def plan(
@@ -62,6 +70,7 @@ def plan(
     include_late: Late = False,
     from_savepoint: Savepoint = None,
     from_: From = None,
+    where: Where = None,
     workspace: WorkspaceOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -73,7 +82,7 @@ def plan(
     book_of(settled, name)
     from replay.planning import plan_replay
 
-    site, start = site_of(settled), asked_start(from_savepoint, from_)
+    site, start = site_of(settled), asked_start(from_savepoint, from_, where)
     found = plan_replay(site, name, text=_text(sql), include_late=include_late, start=start)
     emit(asdict(found), as_json=as_json, text=plan_page(found))
 
@@ -98,6 +107,7 @@ def apply(
     ] = None,
     from_savepoint: Savepoint = None,
     from_: From = None,
+    where: Where = None,
     planned: Annotated[
         Path | None,
         typer.Option("--plan", metavar="FILE", help="A plan, refused when it is stale."),
@@ -120,7 +130,7 @@ def apply(
 
     refuse_pace(slices, rate)
     site = site_of(found)
-    text, start = _text(sql), asked_start(from_savepoint, from_)
+    text, start = _text(sql), asked_start(from_savepoint, from_, where)
     given = sql is not None or include_late or not start.is_beginning
     agreed = read_plan(planned, name, given=given)
     if agreed:

@@ -92,6 +92,11 @@ def plan_page(found: ReplayPlan) -> str:
 
 def _base(base: Base) -> str:
     """Say what a build begins with."""
+    if base.where is not None:
+        return (
+            f"computes again: {base.asked}; copies the others of {base.rows:,} rows of epoch "
+            f"{base.epoch}, {base.bytes:,} bytes"
+        )
     what = "" if base.asked == f"epoch {base.epoch}" else f" ({base.asked})"
     return f"begins with {base.rows:,} rows of epoch {base.epoch}{what}, {base.bytes:,} bytes"
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from replay.starts import Start
 
 _NEEDED = {"text", "include_late", "basis"}
-_KINDS = {"savepoint": str, "epoch": int, "position": int}
+_KINDS = {"savepoint": str, "epoch": int, "position": int, "where": str}
 _WHERE = "--from 120000, --from epoch:12, --from savepoint:NAME, --from 2026-11-01T00:00:00Z"
 
 
@@ -29,9 +29,10 @@ def read_plan(path: Path | None, name: str, *, given: bool) -> dict[str, Any]:
         return {}
     if given:
         raise InvalidRequest(
-            "a plan names the query, where it begins and whether late rows are in it: give nothing "
-            "beside it",
-            remedy="Leave out --sql, --include-late, --from-savepoint and --from, or --plan.",
+            "a plan names the query, where it begins, which keys and whether late rows are in it: "
+            "give nothing beside it",
+            remedy="Leave out --sql, --include-late, --from-savepoint, --from and --where, or "
+            "--plan.",
         )
     remedy = f"penstock replay plan {name} --json > plan.json"
     try:
@@ -64,25 +65,27 @@ def start_of(document: Mapping[str, Any]) -> Start:
         ) from error
 
 
-def asked_start(savepoint: str | None, where: str | None) -> Start:
-    """Return from where a build was asked to begin. Raises `InvalidRequest`."""
+def asked_start(savepoint: str | None, place: str | None, where: str | None = None) -> Start:
+    """Return from where a build was asked to begin, or for which keys. Raises `InvalidRequest`."""
     from replay.starts import BEGINNING, Start
 
-    if savepoint is not None and where is not None:
+    given = {"--from-savepoint": savepoint, "--from": place, "--where": where}
+    named = [option for option, value in given.items() if value is not None]
+    if len(named) > 1:
         raise InvalidRequest(
-            "--from-savepoint and --from exclude each other", remedy="Give one of them."
+            f"{' and '.join(named)} exclude each other", remedy="Give one of them."
         )
-    if savepoint is not None:
-        return Start(savepoint=savepoint)
-    return BEGINNING if where is None else _start(where)
+    if place is not None:
+        return _start(place)
+    return BEGINNING if not named else Start(savepoint=savepoint, where=where)
 
 
-def _start(where: str) -> Start:
+def _start(place: str) -> Start:
     """Read a place of the log as users write it."""
     from kernel.positions import Epoch
     from replay.starts import Start
 
-    kind, colon, named = where.partition(":")
+    kind, colon, named = place.partition(":")
     if colon and kind == "savepoint" and named:
         return Start(savepoint=named)
     if colon and kind in ("epoch", "position"):
@@ -90,11 +93,11 @@ def _start(where: str) -> Start:
         if number is None:
             raise InvalidRequest(f"{named!r} is no {kind}", remedy=f"As {_WHERE}")
         return Start(position=number) if kind == "position" else Start(epoch=Epoch(number))
-    number = position_of(where, "--from")
+    number = position_of(place, "--from")
     if number is not None:
         return Start(position=number)
     try:
-        return Start(at=moment_of(where))
+        return Start(at=moment_of(place))
     except InvalidRequest as error:
-        told = f"--from {where} is no place of the log: {error.message}"
+        told = f"--from {place} is no place of the log: {error.message}"
         raise InvalidRequest(told, remedy=f"As {_WHERE}") from error

@@ -63,12 +63,19 @@ BUILD_PLACES = (
     failpoints.PROJECTION_BEFORE_COMMIT,
     failpoints.PROJECTION_AFTER_COMMIT,
 )
+CHOSEN = {
+    "latest": "flight % 3 = 0",
+    "delays": "carrier = 'AA'",
+    "windy": "event_id LIKE 'e1%'",
+    "visits": "flight < 5",
+    "followed": "event_id LIKE 'e1%'",
+}
 SWAP_PLACES = (failpoints.REPLAY_AFTER_CLAIM, failpoints.REPLAY_AFTER_SWAP)
 CASES = st.builds(
     Case,
     name=st.sampled_from(["latest", "delays", "windy", "visits", "recent", "followed"]),
     rounds=st.lists(ROUNDS, min_size=2, max_size=4).map(tuple),
-    start=st.sampled_from(["beginning", "savepoint", "time"]),
+    start=st.sampled_from(["beginning", "savepoint", "time", "epoch", "keys"]),
     kept=st.integers(0, 2),
     dies=st.none() | st.tuples(st.sampled_from(BUILD_PLACES), st.integers(1, 3)),
     swap_dies=st.none() | st.sampled_from(SWAP_PLACES),
@@ -104,6 +111,10 @@ def lived(small: SmallLake, case: Case) -> Start:
             start = Start(savepoint="before")
         elif n == kept and case.start == "time":
             start = Start(at=small.manifest.at(Epoch(n + 1)).at)
+        elif n == kept and case.start == "epoch":
+            start = Start(epoch=Epoch(n + 1))
+    if case.start == "keys" and case.name in CHOSEN:
+        start = Start(where=CHOSEN[case.name])
     return start
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from apps.cli.replay_pages import plan_page
 from apps.cli.replay_plans import asked_start, start_of
 from kernel.errors import Conflict, InvalidRequest, NotFound, PenstockError
 from kernel.positions import Epoch
@@ -19,10 +21,12 @@ from projections.run.catalog import LIVE, SOURCE, DeployedCatalog, Entry
 from projections.run.meanings import MIXED, meaning_of
 from projections.serve.savepoints import create, drop
 from replay.bases import PART_BYTES, Base, base_of, parts_of, rows_of
+from replay.chosen_keys import refuse_condition
 from replay.planning import plan_replay, refuse_changed
 from replay.starts import Start
 from replay.subject import subject_of
 from tests.support.lake.handmade import SQL, HandMade, words
+from tests.support.oracles.sql_world import planned
 from tests.unit.test_replay_planning import document
 
 NAME = "report"
@@ -258,6 +262,65 @@ def test_a_plan_from_a_savepoint_is_stale_when_that_is_another_one(lake: Lake) -
             start_of({"start": given})
     assert start_of({"start": {"at": "2026-01-01"}}) == at, "without a zone it is UTC"
     assert replace(plan.start, savepoint=None).is_beginning
+
+
+def test_chosen_keys_are_computed_beside_the_newest_rows_of_all_others(lake: Lake) -> None:
+    made = lived(lake)
+    chosen = Start(where="id = 2 OR id > 7")
+    plan = plan_replay(made.site, NAME, start=chosen)
+    assert plan.base is not None
+    assert (plan.base.epoch, plan.base.rows, plan.base.where) == (3, 3, chosen.where)
+    assert (plan.epochs, plan.rows, plan.slices) == ((1, 3), 3, 2)
+    told = document(plan)
+    assert start_of(told) == chosen
+    refuse_changed(told, plan_replay(made.site, NAME, start=start_of(told)))
+    with pytest.raises(Conflict, match="is stale: base was the keys where id = 2 OR id > 7, is"):
+        refuse_changed(told, plan_replay(made.site, NAME, start=Start(where="id = 2")))
+    assert "computes again: the keys where id = 2 OR id > 7; copies" in plan_page(plan)
+    assert asked_start(None, None, "id = 2") == Start(where="id = 2")
+    with pytest.raises(InvalidRequest, match="--from and --where exclude each other"):
+        asked_start(None, "12", "id = 2")
+
+
+def test_p6_chosen_keys_are_refused_where_other_rows_would_be_of_another_query(lake: Lake) -> None:
+    made = lived(lake)
+    chosen = Start(where="id = 2")
+    other = SQL.format(name=NAME, key="id").replace("word FROM", "upper(word) AS word FROM")
+    assert "mean something else since epoch 3" in refusal(made, chosen, text=other)
+    assert "mean something else" in refusal(made, chosen, late=True)
+    assert "of its epochs up to 4 it is known how it was at 3" in refusal(made, chosen, up_to=4)
+
+
+@pytest.mark.parametrize(
+    ("where", "why"),
+    [
+        ("delay = 1", "delay is no column of the key of p, which is carrier, often"),
+        ("p.carrier = 1", "p.carrier is no column of the key"),
+        ("often = 1", "often is not carried through"),
+        ("carrier IN (SELECT 1)", "(SELECT 1) is something else"),
+        ("rand() > 0.5 AND carrier = 1", "RAND() is something else"),
+        ("carrier > CURRENT_DATE", "CURRENT_DATE is something else"),
+        ("abs(carrier) = 1", "ABS(carrier) is something else"),
+        ("true", "names no column of the key"),
+        ("", "is no condition"),
+        ("carrier =", "is no condition"),
+        ("carrier = 1; carrier = 2", "is no condition"),
+        pytest.param("carrier = " + "(" * 50_000, "is no condition", id="nested"),
+    ],
+)
+def test_a_condition_compares_columns_of_the_key_with_values(where: str, why: str) -> None:
+    plan = planned(
+        "CREATE PROJECTION p WITH (key = 'carrier, often') AS SELECT carrier, often, COUNT(*) AS n "
+        "FROM (SELECT carrier, flight, COUNT(*) AS often FROM STREAM events.flight.departed "
+        "GROUP BY carrier, flight) GROUP BY carrier, often"
+    )
+    for good in (
+        "carrier = 1",
+        "CARRIER BETWEEN -1 AND 3 AND NOT `carrier` % 2 = CAST('0' AS INT)",
+    ):
+        refuse_condition(plan, good)
+    with pytest.raises(InvalidRequest, match=re.escape(why)):
+        refuse_condition(plan, where)
 
 
 DECLARED = (
