@@ -45,6 +45,7 @@ from replay.generations import live_app
 from replay.mends import mended
 from replay.planning import build_epoch, input_bytes, input_rows, next_generation
 from replay.progress import watched
+from replay.rates import rates_for
 from replay.resumption import being_built, refuse_other, stale
 from replay.slice_writer import FAILURES, SliceWriter, Whole
 from replay.slices import (
@@ -255,6 +256,7 @@ class Builder:
             report=self._report,
             every_s=self._record_every_s,
             age_s=self._age_s(build.up_to),
+            rates=rates_for(replay.name, self._book.built()),
         )
         try:
             return self._slices(course, subject, target)

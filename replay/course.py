@@ -15,6 +15,7 @@ from kernel.errors import Cancelled, Conflict
 from replay.book import CLAIM, Replay, ReplayBook, State
 from replay.estimate import seconds_left
 from replay.progress import TICK_S, BuildProgress
+from replay.rates import Rates
 from replay.slices import SlicedBuild
 
 Report = Callable[[BuildProgress], None]
@@ -29,7 +30,8 @@ class Course:
     """Counts slices and keeps the book informed.
 
     `age_s`: of the newest input, at the start; None where nobody knows any more.
-    `sizes`: of the slices, where they are not about equally large.
+    `sizes`: of the slices, where they are not about equally large. `rates`: of former builds, which
+    tell the time left as long as no slice does; a build that has but one slice knows no other.
     """
 
     book: ReplayBook
@@ -39,6 +41,7 @@ class Course:
     every_s: float
     age_s: float | None
     sizes: Sequence[int] = ()
+    rates: Rates | None = None
     pausing: bool = False
     lost: bool = False
     _started: float = field(default_factory=time.monotonic)
@@ -186,6 +189,8 @@ class Course:
         earlier = _whole(build.seconds[: len(build.seconds) - own], shares)
         here = _whole(build.seconds[-own:] if own else (), shares[self._slices_before :])
         slices = build.slicing.slices
+        if not build.seconds and build.base is None and self.rates is not None:
+            return self.rates.left(build.rows, self.running_s)
         return seconds_left(
             here,
             slices - build.done,

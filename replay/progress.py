@@ -19,9 +19,9 @@ TICK_S = 1.0
 class BuildProgress:
     """`done` of `rows` input rows, `slice` of `slices` finished; `rate` in rows a second, lately.
 
-    `eta_s`: seconds left, at least and at most; None before the first slice is done. Of a build
-    from a base they are those of its copy; `since` rows came since then, and are taken in at the
-    end, of which nothing tells how long it takes.
+    `eta_s`: seconds left, at least and at most; None before the first slice is done, unless former
+    builds of the projection tell. Of a build from a base they are those of its copy; `since` rows
+    came since then, and are taken in at the end, of which nothing tells how long it takes.
     `behind_rows`: input rows that there are and the generation has not yet, those after its epoch
     included. `behind_s`: age of the newest input that it will have; None where the manifest has
     forgotten when that was.

@@ -14,6 +14,8 @@ START_S = 8.0
 """What a Spark session needs before the first row."""
 LAST = 5
 """So many builds count, the newest ones."""
+_UNLIKE = 0.2
+"""A build of the same projection may take so much more or less than former ones did."""
 ENOUGH_ROWS = 10_000
 """A smaller build says how long Spark takes to begin, and nothing of rows."""
 
@@ -38,6 +40,16 @@ class Rates:
         """Return how long so many rows take, at least and at most."""
         least = START_S + rows / self.fastest
         return round(least), max(round(2 * START_S + rows / self.slowest), round(least) + 1)
+
+    def left(self, rows: int, running_s: float) -> tuple[float, float] | None:
+        """Return how long a build of so many rows still takes that has run for so long.
+
+        None where only builds of other projections tell, or it takes longer than they say.
+        """
+        least, most = rows / self.fastest * (1 - _UNLIKE), rows / self.slowest * (1 + _UNLIKE)
+        if self.of is not RatesOf.THIS or running_s >= most:
+            return None
+        return max(0.0, least - running_s), most - running_s
 
 
 def rates_for(name: str, built: Sequence[Built]) -> Rates:

@@ -15,11 +15,12 @@ from kernel.positions import Epoch
 from lake.layout import Lake
 from lake.tables import Tables
 from projections.sql.plan import Plan
-from replay.book import UNFINISHED, Replay, ReplayBook, State
+from replay.book import UNFINISHED, Built, Replay, ReplayBook, State
 from replay.build import Builder
 from replay.cancel import cancel, is_alive
 from replay.course import Course
 from replay.progress import BuildProgress
+from replay.rates import rates_for
 from replay.slices import (
     LEAST_ROWS,
     LEAST_SLICES,
@@ -254,6 +255,33 @@ def test_rate_and_time_left_follow_a_machine_that_becomes_busier(
         assert low <= truth * 1.2, done
         assert high >= truth * 0.8, done
         assert told.rate == pytest.approx(2.0 if slow else 4.0, rel=0.01)
+
+
+def test_former_builds_tell_the_time_left_where_no_slice_does(
+    made: HandMade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [time.monotonic()]
+    monkeypatch.setattr("replay.course.time.monotonic", lambda: clock[0])
+    course = begun(made, a_build(rows=100_000, slicing=Slicing(columns=(), slices=1)))
+    course.every_s = 1e9
+    course.found(0)
+    told: list[tuple[float, float] | None] = []
+    course.report = lambda progress: told.append(progress.eta_s)
+    former = [Built(name=NAME, rows=50_000, seconds=seconds) for seconds in (50.0, 40.0)]
+    course.tick(0.1)
+    course.rates = rates_for("other", former)
+    course.tick(0.1)
+    assert told == [None, None]
+    course.rates = rates_for(NAME, former)
+    for passed, low, high in ((0, 64, 120), (60, 4, 60), (40, 0, 20)):
+        clock[0] += passed
+        course.tick(0.1)
+        assert told[-1] == pytest.approx((low, high), abs=0.1)
+    clock[0] += 21
+    course.tick(0.1)
+    assert told[-1] is None, "it takes longer than any did"
+    course.finished(121.0)
+    assert told[-1] == (0.0, 0.0)
 
 
 def test_rows_that_came_since_a_base_are_behind_until_they_are_taken_in(made: HandMade) -> None:
