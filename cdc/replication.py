@@ -211,13 +211,35 @@ def drop_slot(connection: Connection, name: str) -> bool:
     return True
 
 
-def slot_blockers(connection: Connection, name: str) -> tuple[Blocker, ...]:
-    """Return the sessions that keep the slot from being made: it waits for open writers."""
-    return _blockers(
-        connection,
-        "SELECT unnest(pg_blocking_pids(pid)) FROM pg_stat_activity"
-        " WHERE backend_type = 'walsender' AND query ILIKE %s",
-        (f"CREATE_REPLICATION_SLOT%{name}%",),
+def slot_blockers(connection: Connection, name: str) -> tuple[str, ...]:
+    """Return what keeps the slot from being made: it waits for open writers."""
+    pids = (
+        "SELECT unnest(pg_blocking_pids(pid)) AS pid FROM pg_stat_activity"
+        " WHERE backend_type = 'walsender' AND query ILIKE %s"
+    )
+    making = (f"CREATE_REPLICATION_SLOT%{name}%",)
+    sessions = tuple(map(str, _blockers(connection, pids, making)))
+    # What is prepared has no process.
+    without = connection.execute(f"SELECT pid FROM ({pids}) b WHERE pid = 0".encode(), making)
+    return sessions + (prepared_transactions(connection) if without.fetchall() else ())
+
+
+def prepared_transactions(connection: Connection) -> tuple[str, ...]:
+    """Return the transactions that are prepared and not ended; each says how.
+
+    They belong to no session, and hold back a slot in whatever database of the server they are.
+    """
+    rows = connection.execute(
+        """
+        SELECT gid, database, owner, quote_literal(gid) AS quoted,
+               extract(epoch FROM clock_timestamp() - prepared)::int AS age
+          FROM pg_prepared_xacts ORDER BY prepared LIMIT 5
+        """
+    ).fetchall()
+    return tuple(
+        f"prepared transaction {row['gid']} of {row['owner']}, since {row['age']} s, which in"
+        f" database {row['database']} COMMIT PREPARED {row['quoted']} or ROLLBACK PREPARED ends"
+        for row in rows
     )
 
 
@@ -226,7 +248,7 @@ def refuse_blocked(connection: Connection, name: str) -> None:
     blockers = slot_blockers(connection, name)
     if blockers:
         raise Unavailable(
-            f"slot {name} waits for open transactions: {'; '.join(map(str, blockers))}",
+            f"slot {name} waits for open transactions: {'; '.join(blockers)}",
             remedy="End them (SELECT pg_terminate_backend(PID)) or wait: it goes on by itself.",
         )
 
@@ -245,7 +267,13 @@ def _locked(
             " AND relation = ANY (%s::text[]::regclass[]::oid[])",
             (names,),
         )
-        who = "; ".join(map(str, holders)) or "a session that has ended meanwhile"
+        prepared = connection.execute(
+            "SELECT 1 AS there FROM pg_locks WHERE granted AND pid IS NULL"
+            " AND relation = ANY (%s::text[]::regclass[]::oid[])",
+            (names,),
+        ).fetchall()
+        found = [*map(str, holders), *(prepared_transactions(connection) if prepared else ())]
+        who = "; ".join(found) or "a session that has ended meanwhile"
         raise Unavailable(
             f"a lock on {', '.join(names)} was not to be had in {_LOCK_TIMEOUT}: held by {who}",
             remedy="End that transaction (SELECT pg_terminate_backend(PID)) and repeat.",

@@ -18,7 +18,7 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from cdc.database import Connection
-from cdc.replication import Slot, slot
+from cdc.replication import Slot, prepared_transactions, slot
 from kernel.errors import Incompatible, Unavailable
 from kernel.positions import Lsn, lsn_from_text, lsn_to_text
 from schemas.incarnations import Incarnation
@@ -310,11 +310,10 @@ def _open_writers(connection: Connection) -> str:
          ORDER BY xact_start LIMIT 5
         """
     ).fetchall()
-    return (
-        "; ".join(
-            f"pid {r['pid']} ({r['application_name'] or 'no application name'}, {r['state']}):"
-            f" {' '.join(str(r['query']).split())}"
-            for r in rows
-        )
-        or "one that has ended meanwhile"
+    sessions = (
+        f"pid {r['pid']} ({r['application_name'] or 'no application name'}, {r['state']}):"
+        f" {' '.join(str(r['query']).split())}"
+        for r in rows
     )
+    found = "; ".join([*sessions, *prepared_transactions(connection)])
+    return found or "one that has ended meanwhile"

@@ -136,7 +136,7 @@ class _Making(threading.Thread):
 def _blocked(dsn: str, name: str, timeout_s: float) -> Unavailable:
     with connected(dsn) as connection:
         blockers = slot_blockers(connection, name)
-    who = "; ".join(map(str, blockers)) or "a transaction that has ended meanwhile"
+    who = "; ".join(blockers) or "a transaction that has ended meanwhile"
     return Unavailable(
         f"no snapshot within {timeout_s:.0f} s: it waits for {who}",
         remedy="End it (SELECT pg_terminate_backend(PID)) or wait: it is tried again by itself.",

@@ -8,6 +8,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from cdc import slots
 from cdc.database import connected
 from cdc.masking import hand_salt, select_list
 from cdc.options import TableOptions
@@ -70,3 +71,27 @@ def test_what_keeps_a_slot_from_being_made_is_named_so_too(postgres_dsn: str) ->
             pass
     assert f"pid {pid} (penstock, idle in transaction" in str(error.value)
     assert SALT not in str(error.value)
+
+
+def test_a_prepared_transaction_is_named_wherever_it_is_waited_for(
+    postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It belongs to no session, and may have been forgotten a year ago."""
+    monkeypatch.setattr("cdc.replication._LOCK_TIMEOUT", "200ms")
+    monkeypatch.setattr(slots, "_MAKE_TIMEOUT_S", 0.5)
+    with connected(postgres_dsn) as connection:
+        connection.execute("CREATE TABLE t (mail text PRIMARY KEY)")
+        connection.execute("BEGIN; LOCK TABLE t; INSERT INTO t VALUES ('a')")
+        connection.execute("PREPARE TRANSACTION 'it''s old'")
+        try:
+            with pytest.raises(Unavailable) as locked:
+                ensure_publication(connection, "p", ["public.t"])
+            with pytest.raises(Unavailable) as made:
+                slots.make_slot(connection, "penstock_test_prepared")
+            with pytest.raises(Unavailable) as read, exported_snapshot(postgres_dsn, timeout_s=1.0):
+                pass
+        finally:
+            connection.execute("ROLLBACK PREPARED 'it''s old'")
+    for error in (locked, made, read):
+        assert "prepared transaction it's old of postgres, since" in str(error.value)
+        assert "COMMIT PREPARED 'it''s old' or ROLLBACK PREPARED ends" in str(error.value)

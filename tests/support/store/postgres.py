@@ -39,6 +39,7 @@ _SETTINGS = {
     "unix_socket_directories": "",
     "wal_level": "logical",
     "max_connections": "60",
+    "max_prepared_transactions": "2",
     "shared_buffers": "64MB",
     # A killed process is not a lost machine: what tests kill never loses what is in the kernel.
     "fsync": "off",
