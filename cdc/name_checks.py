@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from urllib.parse import quote
 
 from cdc.admission import Check, quoted
 from cdc.database import split_table
@@ -18,6 +19,9 @@ from schemas.lake_columns import TWIN, numbers
 TOLD_APART = "column names that the connector can tell apart"
 OWN_TOPIC = "a topic whose name Kafka can tell apart"
 _MARKED = re.compile(f"{TWIN}[0-9]+$")
+_FOLDER = "table={}"
+"""What the folder of a table's changes is called in the log; other letters are `%D1%8F`."""
+_FOLDER_CHARACTERS = 255
 _SEPARATORS = ",;:"
 """Characters at which the connector parts its lists of tables, keys and columns.
 
@@ -41,6 +45,15 @@ def name_checks(
             found=", ".join(map(repr, listed)),
             ok=False,
             fix="Rename it: tables, declared keys, excluded and veiled columns stand in lists",
+        )
+    folder = len(_FOLDER.format(quote(table, safe="")))
+    if folder > _FOLDER_CHARACTERS:
+        yield Check(
+            subject=subject,
+            required=f"a name whose folder in the log has at most {_FOLDER_CHARACTERS} characters",
+            found=f"{folder}: schema and table together, three for each byte beyond a to z",
+            ok=False,
+            fix=f"ALTER TABLE {quoted(*split_table(table))} RENAME TO …",
         )
 
 

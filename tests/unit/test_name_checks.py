@@ -33,6 +33,18 @@ def test_any_other_name_is_taken(name: str) -> None:
     assert not list(name_checks("table", f"public.{name}", (), PLAIN))
 
 
+def test_a_name_that_no_folder_of_the_log_can_have_is_refused() -> None:
+    """The log could take no change of any table, once it has to make such a folder."""
+    letters = {"я": 31, "漢": 21}
+    for letter, most in letters.items():
+        long = letter * most
+        assert not list(name_checks("table", f"public.{long}", (), PLAIN))
+        (check,) = name_checks("table", f"{long}.{long}", (), PLAIN)
+        assert not check.ok
+        assert check.fix == f'ALTER TABLE "{long}"."{long}" RENAME TO …'
+    assert not list(name_checks("table", f"{'s' * 63}.{'t' * 63}", (), PLAIN))
+
+
 @pytest.mark.parametrize("name", ["public.a.b", "public..hidden", "a.b.c.d"])
 def test_a_dot_in_a_name_is_refused_with_its_remedy(name: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
