@@ -17,6 +17,7 @@ from cdc.name_checks import OWN_TOPIC, TOLD_APART, measured_topic, topic_checks
 from cdc.options import COPY, TableOptions, matches
 from cdc.replication import published
 from cdc.sources import Source
+from cdc.stream_columns import KEY_IS_SENT, PLAIN_IDENTITY
 from cdc.table_checks import (
     MAY_BE_VEILED,
     NO_ARRAYS,
@@ -28,7 +29,7 @@ from cdc.table_checks import (
 )
 from kernel.errors import Misconfigured
 
-_APART = frozenset((TOLD_APART, OWN_TOPIC, NO_ARRAYS, NO_NULLS))
+_APART = frozenset((TOLD_APART, OWN_TOPIC, NO_ARRAYS, NO_NULLS, KEY_IS_SENT, PLAIN_IDENTITY))
 """What a table lacks that is held where its source runs on."""
 
 _TABLES = """
@@ -44,7 +45,11 @@ _IDENTITIES = """
 SELECT n.nspname || '.' || c.relname AS name,
        (c.oid, c.relreplident, i.indexrelid, i.indkey, ARRAY(
          SELECT a.attname FROM pg_attribute a
-          WHERE a.attrelid = c.oid AND a.attnum = ANY (i.indkey) ORDER BY a.attnum))::text
+          WHERE a.attrelid = c.oid AND a.attnum = ANY (i.indkey) ORDER BY a.attnum), ARRAY(
+         SELECT a.attnum FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attgenerated <> ''
+            AND NOT a.attisdropped ORDER BY a.attnum), EXISTS(
+         SELECT FROM pg_partition_tree(c.oid) p JOIN pg_class l ON l.oid = p.relid
+          WHERE p.isleaf AND l.relreplident = 'f'))::text
        AS identity
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
   LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indisprimary

@@ -13,6 +13,7 @@ from cdc.columns import columns_of
 from cdc.database import Connection, Row, split_table
 from cdc.name_checks import name_checks, twin_checks
 from cdc.options import TableOptions
+from cdc.stream_columns import bars_full, generated_checks
 from kernel.errors import NotFound
 from schemas.pg_types import SourceColumn, refusal
 
@@ -33,7 +34,10 @@ OLDEST_COLUMN_LISTS = 150000
 
 
 def key_columns(connection: Connection, table: str) -> tuple[str, ...]:
-    """Return the columns of a table's primary key in the key's order; empty without one."""
+    """Return the columns of a table's primary key in the key's order; empty without one.
+
+    Those that its index has beside them (INCLUDE) tell no rows apart.
+    """
     schema, name = split_table(table)
     rows = connection.execute(
         """
@@ -44,6 +48,7 @@ def key_columns(connection: Connection, table: str) -> tuple[str, ...]:
           CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY AS k(attnum, place)
           JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
          WHERE i.indisprimary AND n.nspname = %s AND c.relname = %s
+           AND k.place <= i.indnkeyatts
          ORDER BY k.place
         """,
         (schema, name),
@@ -85,7 +90,13 @@ def _table(
                pg_has_role(c.relowner, 'USAGE') AS owns,
                EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary) AS keyed,
                EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary
-                          AND NOT i.indimmediate) AS deferrable
+                          AND NOT i.indimmediate) AS deferrable,
+               EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid
+                          AND a.attgenerated <> '' AND NOT a.attisdropped) AS generated,
+               CASE WHEN c.relkind = 'p' THEN EXISTS (
+                 SELECT FROM pg_partition_tree(c.oid) p JOIN pg_class l ON l.oid = p.relid
+                  WHERE p.isleaf AND l.relreplident = 'f')
+               ELSE c.relreplident = 'f' END AS mirrored
           FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
          WHERE n.nspname = %s AND c.relname = %s
         """,
@@ -112,7 +123,8 @@ def _table(
     if not ordinary:
         return
     yield from _rights(subject, schema, name, found, published)
-    yield _identity(subject, f"{schema}.{name}", found, key)
+    barred = bars_full(connection, found)
+    yield _identity(subject, f"{schema}.{name}", found, key, barred=barred)
     if found["deferrable"]:
         yield _deferrable(subject, f"{schema}.{name}")
     yield from _columns(connection, subject, f"{schema}.{name}", found, key, options, copied)
@@ -146,17 +158,20 @@ def _grants(schema: str, name: str, role: object) -> str:
     )
 
 
-def _identity(subject: str, table: str, found: Row, key: Sequence[str]) -> Check:
+def _identity(subject: str, table: str, found: Row, key: Sequence[str], *, barred: bool) -> Check:
     keyed, identity = bool(found["keyed"]), str(found["relreplident"])
     by_key = keyed and identity in ("d", "f")
     declared = bool(key) and identity == "f"
     has = "primary key" if keyed else f"declared key {', '.join(key)}" if key else "no key"
     fix = repair = None
     if not (by_key or declared):
-        wanted = "FULL" if key and not keyed else "DEFAULT" if keyed else None
+        full = None if barred else "FULL"
+        wanted = full if key and not keyed else "DEFAULT" if keyed else None
         fix = (
             _set_identity(table, wanted)
             if wanted
+            else f"ALTER TABLE {_sql(table)} ADD PRIMARY KEY (…)"
+            if barred
             else f"ALTER TABLE {_sql(table)} ADD PRIMARY KEY (…). Or"
             f" {_set_identity(table, 'FULL')}, and declare a unique key: --key {table}:COLUMN"
         )
@@ -226,14 +241,17 @@ def _columns(
             " or declare others",
         )
     unmarked = [n for n in columns if n not in options.exclude and n in options.hash]
+    barred = bars_full(connection, found)
     if unmarked and found["relreplident"] != "f":
         yield Check(
             subject=subject,
             required="REPLICA IDENTITY FULL, for large values that an UPDATE leaves alone",
             found=f"columns {', '.join(unmarked)}, identity default",
             ok=False,
-            fix=_set_identity(table, "FULL"),
-            repair=_set_identity(table, "FULL"),
+            fix=f"Exclude them: {table} has generated columns, under which FULL does harm"
+            if barred
+            else _set_identity(table, "FULL"),
+            repair=None if barred else _set_identity(table, "FULL"),
         )
     yield from name_checks(subject, table, key, options)
     sent = [name for name, column in columns.items() if not column.generated]
@@ -241,16 +259,15 @@ def _columns(
     yield from _lists(subject, table, keys, columns)
     yield from twin_checks(subject, table, sent, keys, options, copied=copied)
     yield from _veils(connection, subject, table, found, key, options, columns)
-    generated = [n for n, c in columns.items() if c.generated and n not in options.exclude]
-    if generated:
-        yield Check(
-            subject=subject,
-            required="no generated columns",
-            found=f"{', '.join(generated)}: not in the stream of changes",
-            ok=False,
-            advice=True,
-            fix="Compute them in a projection",
-        )
+    yield from generated_checks(
+        subject,
+        table,
+        keys,
+        columns,
+        options,
+        mirrored=barred and bool(found["mirrored"]),
+        repairable=bool(found["keyed"]) and found["relkind"] == "r" and not unmarked,
+    )
 
 
 def _lists(

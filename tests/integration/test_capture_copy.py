@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+import psycopg
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
@@ -165,12 +166,18 @@ def test_composite_keys_partitions_and_odd_text_are_copied(copied: Make) -> None
         INSERT INTO named SELECT 'n' || i, i FROM generate_series(1, 500) i;
         CREATE TABLE parent (id int PRIMARY KEY, v int); INSERT INTO parent VALUES (1, 1);
         CREATE TABLE child (more int) INHERITS (parent); INSERT INTO child VALUES (2, 2, 2);
+        CREATE TABLE covered (id int, note text, tags int[], PRIMARY KEY (id) INCLUDE (note, tags));
+        INSERT INTO covered VALUES (1, 'a', '{}'), (2, NULL, NULL), (3, 'c', '{3}');
         """,
-        ("public.visits", "public.named", "public.parent"),
+        ("public.visits", "public.named", "public.parent", "public.covered"),
     )
     bank.start()
     with bank.copying():
-        bank.run_until_installed(3)
+        bank.run_until_installed(4)
+    with psycopg.connect(bank.dsn, autocommit=True) as connection:
+        connection.execute("UPDATE covered SET note = 'other' WHERE id < 3")
+        connection.execute("DELETE FROM covered WHERE id = 3")
+    bank.catch_up()
 
     assert bank.differing() == ["public.parent"]
     parent = bank.current("public.parent")

@@ -121,6 +121,11 @@ def test_what_decides_on_a_scope_is_another_once_a_key_is_renamed(postgres_dsn: 
         assert now() == before
         connection.execute("ALTER TABLE people RENAME id TO number")
         assert now() != before
+        before = now()
+        connection.execute(
+            "ALTER TABLE people ADD next int GENERATED ALWAYS AS (number + 1) STORED"
+        )
+        assert now() != before
 
 
 @pytest.mark.matrix
@@ -139,6 +144,25 @@ def test_a_table_of_a_pattern_that_cannot_be_captured_is_held_back_alone(world: 
     assert world.kept.look() == "running"
     assert "public.order_log" in world.captured()
     assert world.workspace("status", world.workspace.source)["held"] == {}
+
+
+@pytest.mark.matrix
+def test_a_table_whose_updates_its_publication_would_forbid_leaves_it(world: World) -> None:
+    """PostgreSQL refuses each UPDATE while what it tells of a row lacks a generated column."""
+    assert world.kept.look() == "running"
+    world.execute("INSERT INTO people VALUES (1, 'c', 'n')")
+    world.execute("ALTER TABLE people REPLICA IDENTITY FULL")
+    world.execute("ALTER TABLE people ADD twice int GENERATED ALWAYS AS (id * 2) STORED")
+    with pytest.raises(psycopg.errors.InvalidColumnReference):
+        world.execute("UPDATE people SET note = 'never'")
+    assert world.kept.look() == "running"
+    assert world.captured() == ["public.order_lines"]
+    world.execute("UPDATE people SET note = 'again'")
+    world.execute("ALTER TABLE people REPLICA IDENTITY DEFAULT")
+    assert world.kept.look() == "running"
+    assert world.captured() == ["public.order_lines", "public.people"]
+    assert world.wanted() == [["public.people"]]
+    world.execute("UPDATE people SET note = 'still'")
 
 
 @pytest.mark.matrix

@@ -15,7 +15,9 @@ from cdc import capture
 from cdc.capture import SourceAccess
 from cdc.connectors import replication_name
 from cdc.database import connected
+from cdc.options import TableOptions
 from cdc.replication import drop_slot, slot
+from cdc.table_checks import key_columns, table_checks
 from kernel.errors import Incompatible, Misconfigured, PenstockError, Unavailable
 from tests.support.services.waiting import until
 from tests.support.sources.capturing import Captured, prepare
@@ -27,6 +29,10 @@ CREATE TABLE mute (id int PRIMARY KEY); ALTER TABLE mute REPLICA IDENTITY NOTHIN
 CREATE UNLOGGED TABLE passing (id int PRIMARY KEY);
 CREATE VIEW seen AS SELECT 1 AS one;
 CREATE TABLE computed (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED);
+CREATE TABLE mirrored (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) VIRTUAL);
+ALTER TABLE mirrored REPLICA IDENTITY FULL;
+CREATE TABLE folded (mail text, low text GENERATED ALWAYS AS (lower(mail)) STORED PRIMARY KEY);
+CREATE TABLE covering (id int, note text, tags text[], PRIMARY KEY (id) INCLUDE (note, tags));
 """
 
 Prepare = Callable[..., Captured]
@@ -58,6 +64,12 @@ def source(stack: Settings, new_source: Callable[[str], str]) -> Iterator[Prepar
         ("passing", "unlogged table", "tables only"),
         ("seen", "found view", "tables only"),
         ("absent", "a table of that name", "public.keyed"),
+        (
+            "mirrored",
+            "twice: PostgreSQL would refuse each UPDATE and DELETE of the application",
+            'ALTER TABLE "public"."mirrored" REPLICA IDENTITY DEFAULT',
+        ),
+        ("folded", "low: not in the stream of changes", "of ordinary columns"),
     ],
 )
 def test_a_table_that_cannot_be_captured(
@@ -88,6 +100,21 @@ def test_generated_columns_are_noted_but_no_obstacle(source: Prepare) -> None:
     (note,) = [check for check in checks if not check.ok and "event triggers" not in check.required]
     assert note.advice
     assert "twice" in note.found
+
+
+def test_columns_beside_a_key_in_its_index_are_no_part_of_it(source: Prepare) -> None:
+    with connected(source("covering").dsn) as connection:
+        assert key_columns(connection, "public.covering") == ("id",)
+
+
+def test_no_repair_asks_for_an_identity_that_does_harm(source: Prepare) -> None:
+    """Under FULL the application could change no row of a table with a generated column."""
+    with connected(source("computed").dsn) as connection:
+        options = TableOptions(hash=("twice",))
+        found = table_checks(connection, "public.computed", key=(), options=options)
+    (wants_full,) = [each for each in found if "REPLICA IDENTITY FULL, for" in each.required]
+    assert wants_full.repair is None
+    assert "Exclude them" in (wants_full.fix or "")
 
 
 def test_a_role_without_rights(source: Prepare) -> None:
