@@ -50,3 +50,20 @@ def _codes(columns: Sequence[pa.ChunkedArray]) -> npt.NDArray[np.int64]:
         # Dense again, so that further columns never make a number too large.
         codes = np.unique(mixed, return_inverse=True)[1].reshape(-1).astype(np.int64)
     return codes
+
+
+def last_of_zeros(rows: pa.Table, keys: Sequence[str], wins: pa.ChunkedArray) -> pa.Table:
+    """Return rows of which no two have keys that differ by the sign of a zero alone.
+
+    Both signs are one key to a MERGE. Of such rows the one stays that `wins` names, else the last.
+    """
+    if not any(pa.types.is_floating(rows.schema.field(key).type) for key in keys):
+        return rows
+    plain = [
+        pc.add(rows[key], 0.0) if pa.types.is_floating(rows[key].type) else rows[key]
+        for key in keys
+    ]
+    ranks = np.arange(rows.num_rows) + rows.num_rows * wins.to_numpy()
+    ranked = pa.table([*plain, pa.array(ranks)], names=[*map(str, range(len(keys))), "rank"])
+    last = ranked.group_by(ranked.schema.names[:-1]).aggregate([("rank", "max")])["rank_max"]
+    return rows.take(pa.array(np.sort(last.to_numpy() % max(rows.num_rows, 1))))

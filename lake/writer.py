@@ -33,6 +33,7 @@ from lake.exactness import as_stored
 from lake.file_appends import appended
 from lake.file_merges import FileMerges, Upserts
 from lake.guarded_commits import committing, guarded, mark_of, marked
+from lake.key_places import last_of_zeros
 from lake.local_commits import came_before
 from lake.log_lengths import shorten
 from lake.pruning import within
@@ -203,6 +204,7 @@ class ArrowWriter:
             keep = pc.equal(rows[OP], UPSERT)
             return self.append(path, rows.filter(keep).drop_columns([OP]), guard)
         rows = as_stored(schema_of(table), rows, table.table_uri)
+        rows = last_of_zeros(rows, keys, pc.equal(rows[OP], UPSERT))
         what = Upserts(
             rows=rows.drop_columns([OP]),
             gone=pc.equal(rows[OP], DELETE),

@@ -247,6 +247,18 @@ def test_keys_that_are_not_unique_are_left_to_merge(scene: Scene) -> None:
         scene.writer.merge(scene.path, told, Guard("t", Epoch(4)), keys=["id"])
 
 
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_key_of_zero_that_changes_its_sign_is_one_row(tmp_path: Path, sign: float) -> None:
+    """PostgreSQL tells of it as of any changed key: the old one goes, the new one comes."""
+    path, writer = str(tmp_path), ArrowWriter(Tables())
+    zero, other = 0.0 * sign, -0.0 * sign
+    rows = pa.table({"x": [zero, 1.0, float("nan")], "y": [1, 2, 3]})
+    writer.append(path, rows, Guard("t", Epoch(1)))
+    change = {"x": [other, zero, 1.0], "y": [1, 1, 2], OP: [UPSERT, DELETE, DELETE]}
+    writer.merge(path, pa.table(change), Guard("t", Epoch(2)), keys=["x", "y"])
+    assert bag(tmp_path) == sorted([f"{{'x': {other}, 'y': 1}}", "{'x': nan, 'y': 3}"])
+
+
 def test_what_is_large_once_it_is_unpacked_is_left_to_merge(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
