@@ -161,7 +161,7 @@ class CaptureConnector:
         }
         if self.keys:
             config["message.key.columns"] = ";".join(
-                f"{re.escape(table)}:{','.join(columns)}"
+                f"{re.escape(table)}:{','.join(map(re.escape, columns))}"
                 for table, columns in sorted(self.keys.items())
             )
         return config | self._veils()

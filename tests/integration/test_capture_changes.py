@@ -38,7 +38,7 @@ CREATE TABLE emptied (LIKE lines INCLUDING ALL);
 INSERT INTO emptied SELECT * FROM lines;
 CREATE TABLE emptied_too (LIKE orders INCLUDING ALL);
 INSERT INTO emptied_too SELECT * FROM orders;
-CREATE TABLE visits (visitor int NOT NULL, at timestamp NOT NULL, page text);
+CREATE TABLE visits ("visitor (no.)" int NOT NULL, at timestamp NOT NULL, page text);
 ALTER TABLE visits REPLICA IDENTITY FULL;
 INSERT INTO visits VALUES (1, '2024-01-01', 'a'), (2, '2024-01-01', 'b');
 CREATE TABLE pages (
@@ -59,6 +59,8 @@ INSERT INTO pages SELECT 1, 0, repeat('x', 9000), decode(repeat('00ff', 4000), '
 """Tables of single tests: what one does to its own is nothing to the others."""
 OWN = ("blanks", "emptied", "emptied_too", "visits", "pages")
 
+VISITOR = "visitor (no.)"
+
 Start = Callable[..., Captured]
 
 
@@ -67,7 +69,7 @@ def shop(stack: Settings) -> Iterator[Captured]:
     """Capture one database for all tests that look at their own rows of it."""
     tables = (*TABLES, *(f"public.{name}" for name in OWN))
     with databases(stack) as make:
-        shop = prepare(stack, make(SHOP + OTHERS), tables, {"public.visits": ("visitor", "at")})
+        shop = prepare(stack, make(SHOP + OTHERS), tables, {"public.visits": (VISITOR, "at")})
         try:
             shop.start()
             shop.await_snapshot()
@@ -236,7 +238,8 @@ def test_columns_come_go_and_change(start: Start) -> None:
 
 def test_a_table_without_primary_key_has_a_declared_one(shop: Captured) -> None:
     shop.execute(
-        "UPDATE visits SET page = 'c' WHERE visitor = 1", "DELETE FROM visits WHERE visitor = 2"
+        f"""UPDATE visits SET page = 'c' WHERE "{VISITOR}" = 1""",
+        f"""DELETE FROM visits WHERE "{VISITOR}" = 2""",
     )
     shop.await_stream()
     assert shop.current("public.visits")["page"].to_pylist() == ["c"]

@@ -80,6 +80,15 @@ def test_names_carry_workspace_and_source() -> None:
     assert OUTBOX.render()[router] == "p.events.${routedByValue}"
 
 
+def test_a_declared_key_is_named_by_whole_names() -> None:
+    """The connector takes table and column together for a pattern."""
+    columns = ("cost ($)", "a|b", "x*", "größe", "back\\slash")
+    keyed = replace(CAPTURE, keys={"public.a$b": columns}).render()["message.key.columns"]
+    table, _, patterns = keyed.partition(":")
+    for column, pattern in zip(columns, patterns.split(","), strict=True):
+        assert re.fullmatch(f"{table}.{pattern}", f"public.a$b.{column}")
+
+
 def test_only_topics_of_a_connector_s_own_have_one_partition() -> None:
     """Events of a category that is called as those topics end are spread like all others."""
     single = OUTBOX.render()["topic.creation.single.include"]
