@@ -141,8 +141,9 @@ TOPICS = pa.schema(
 """`log/topics/<source>`: the records of the external topic of a declared source, as they are.
 
 One row for each (`topic_id`, `partition`, `offset`): a topic that is deleted and made again has
-another id. `headers` is a JSON object of hexadecimal values. `own_time` is false where `event_time`
-is the Kafka timestamp, because the record's own column has no time."""
+another id. `headers` is a JSON object of hexadecimal values, with a member for each header: a name
+may occur twice, and a value be null. `own_time` is false where `event_time` is the Kafka timestamp,
+because the record's own column has no time."""
 
 QUARANTINE = pa.schema(
     [
@@ -161,8 +162,8 @@ QUARANTINE = pa.schema(
         ("table", pa.string()),
     ]
 )
-"""`quarantine/records`. `headers` is a JSON object of hexadecimal values. `source` and `table` are
-those of `schemas.records.Rejected`: rows of before they were noted have none."""
+"""`quarantine/records`. `headers` is as in `TOPICS`. `source` and `table` are those of
+`schemas.records.Rejected`: rows of before they were noted have none."""
 
 LOGGED = {
     "log/events": EVENTS,

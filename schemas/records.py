@@ -10,7 +10,7 @@ All are immutable. Times are timezone-aware UTC with microseconds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -66,7 +66,11 @@ class RecordedEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaRecord:
-    """One record as the broker gives it."""
+    """One record as the broker gives it.
+
+    `headers` has the last value of each name, empty for none. Where a name occurs twice, or has no
+    value, `told` are all of them in their order.
+    """
 
     topic: str
     partition: int
@@ -75,6 +79,22 @@ class KafkaRecord:
     key: bytes | None
     value: bytes | None
     headers: Mapping[str, bytes]
+    told: tuple[tuple[str, bytes | None], ...] = ()
+
+    @property
+    def every_header(self) -> tuple[tuple[str, bytes | None], ...]:
+        """Return all headers, in their order."""
+        return self.told or (*self.headers.items(),)
+
+    @staticmethod
+    def with_headers(
+        told: Iterable[tuple[str, bytes | None]],
+    ) -> tuple[dict[str, bytes], tuple[tuple[str, bytes | None], ...]]:
+        """Return `headers` and `told` of some headers."""
+        pairs = (*told,)
+        headers = {name: value or b"" for name, value in pairs}
+        plain = len(headers) == len(pairs) and all(value is not None for _, value in pairs)
+        return headers, () if plain else pairs
 
 
 class Operation(StrEnum):
@@ -184,7 +204,6 @@ class TopicRecord:
     schema_id: int | None
     key: bytes | None
     value: bytes | None
-    headers: Mapping[str, bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ import json
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -118,7 +118,7 @@ def _shown(
     from projections.serve.quarantined_records import outcomes_of
 
     ends = outcomes_of(row, told)
-    headers = {name: readable(value) for name, value in _headers(row).items()}
+    headers = _headers(row, lambda value: None if value is None else readable(value))
     document = plain(row) | {"headers": headers}
     said = [f"{each['outcome']} at {each['decided_at']}: {each['reason']}" for each in ends]
     page = document | ({"outcomes": "; ".join(said)} if said else {})
@@ -296,7 +296,7 @@ def _lines(lake: Lake, rows: list[dict[str, Any]]) -> Iterator[str]:
 
     for first in range(0, len(rows), _EXPORTED_AT_ONCE):
         for row in whole_records(lake, rows[first : first + _EXPORTED_AT_ONCE]):
-            headers = {name: _base64(value) for name, value in _headers(row).items()}
+            headers = _headers(row, _base64)
             raw = {"key": _base64(row["key"]), "value": _base64(row["value"]), "headers": headers}
             yield json.dumps({**row, **raw}, default=str)
 
@@ -313,8 +313,14 @@ def _named(row: Mapping[str, Any], name: str) -> bool:
     return name == row["topic"] or topic_part(name) == f"{row.get('source')}.{row.get('table')}"
 
 
-def _headers(row: Mapping[str, Any]) -> dict[str, bytes]:
-    return {name: bytes.fromhex(v) for name, v in json.loads(row["headers"] or "{}").items()}
+def _headers(row: Mapping[str, Any], shown: Callable[[bytes | None], Any]) -> dict[str, Any]:
+    """Return headers by name: of one that occurs several times a list."""
+    from pipeline.decode.records import headers_of
+
+    found: dict[str, list[Any]] = {}
+    for name, value in headers_of(row["headers"]):
+        found.setdefault(name, []).append(shown(value))
+    return {name: values if len(values) > 1 else values[0] for name, values in found.items()}
 
 
 def _base64(value: bytes | None) -> str | None:

@@ -368,6 +368,6 @@ def _position(headers: Mapping[str, str]) -> tuple[str | None, int]:
     try:
         store = bytes.fromhex(headers["store_id"]).decode()
         position = int(bytes.fromhex(headers["position"]).decode())
-    except (KeyError, ValueError):
+    except (KeyError, TypeError, ValueError):
         return None, 0
     return (store, position) if 1 <= position <= LARGEST else (None, 0)

@@ -8,7 +8,6 @@ outcome says otherwise; one that still cannot be read stays open, with the newer
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -37,6 +36,7 @@ from lake.writer import ArrowWriter, Guard
 from pipeline.arrive.seen_events import CONTENT, among
 from pipeline.arrive.sorter import Released
 from pipeline.arrive.widened_topics import IDENTITY, repeated
+from pipeline.decode.records import headers_of
 from pipeline.installs.install_book import DECODE, Install, InstallEntry
 from pipeline.position.progress import Progress, micros
 from schemas.records import KafkaRecord
@@ -297,7 +297,7 @@ def _place(record: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _kafka_record(record: dict[str, Any]) -> KafkaRecord:
-    headers = json.loads(record["headers"] or "{}")
+    headers, told = KafkaRecord.with_headers(headers_of(record["headers"]))
     return KafkaRecord(
         topic=record["topic"],
         partition=record["partition"],
@@ -305,7 +305,8 @@ def _kafka_record(record: dict[str, Any]) -> KafkaRecord:
         timestamp=record["kafka_time"] or record["ingested_at"],
         key=record["key"],
         value=record["value"],
-        headers={name: bytes.fromhex(value) for name, value in headers.items()},
+        headers=headers,
+        told=told,
     )
 
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol, assert_never
@@ -145,7 +145,8 @@ def _in_the_calendar(batch: pa.RecordBatch) -> pa.RecordBatch:
 def kafka_records(batch: pa.RecordBatch) -> Iterator[KafkaRecord]:
     """Iterate over a batch as Kafka records, in its order."""
     for raw in batch.to_pylist():
-        headers = raw["headers"] or ()
+        own = raw["headers"] or ()
+        headers, told = KafkaRecord.with_headers((each["key"], each["value"]) for each in own)
         yield KafkaRecord(
             topic=raw["topic"],
             partition=raw["partition"],
@@ -153,7 +154,8 @@ def kafka_records(batch: pa.RecordBatch) -> Iterator[KafkaRecord]:
             timestamp=_utc(raw["timestamp"]),
             key=raw["key"],
             value=raw["value"],
-            headers={header["key"]: header["value"] or b"" for header in headers},
+            headers=headers,
+            told=told,
         )
 
 
@@ -191,7 +193,7 @@ def row_of(record: KafkaRecord, decoded: Decoded | None) -> Row:
         case SourceMessage():
             return place | _message(decoded)
         case TopicRecord():
-            return place | _record(decoded)
+            return place | _record(decoded) | {"metadata": _headers_text(record)}
         case TransactionBegin():
             return place | {
                 "kind": TRANSACTION_BEGIN,
@@ -222,7 +224,7 @@ def row_of(record: KafkaRecord, decoded: Decoded | None) -> Row:
                 "reason": decoded.reason,
                 "key": record.key,
                 "value": record.value,
-                "metadata": _hex_headers(record.headers),
+                "metadata": _headers_text(record),
                 "source": decoded.source,
                 "table": decoded.table,
             }
@@ -282,7 +284,6 @@ def _record(record: TopicRecord) -> Row:
         "schema_id": record.schema_id,
         "key": record.key,
         "value": record.value,
-        "metadata": _hex_headers(record.headers),
     }
 
 
@@ -305,8 +306,16 @@ def _message(message: SourceMessage) -> Row:
     }
 
 
-def _hex_headers(headers: Mapping[str, bytes]) -> str:
-    return json.dumps({name: value.hex() for name, value in headers.items()})
+def _headers_text(record: KafkaRecord) -> str:
+    """Return a JSON object with one member for each header, in their order."""
+    values = ((name, None if v is None else v.hex()) for name, v in record.every_header)
+    return f"{{{', '.join(f'{json.dumps(name)}: {json.dumps(value)}' for name, value in values)}}}"
+
+
+def headers_of(text: str | None) -> list[tuple[str, bytes | None]]:
+    """Read the headers of a record of the log or of quarantine, all of them in their order."""
+    told: list[tuple[str, str | None]] = json.loads(text or "{}", object_pairs_hook=list)
+    return [(name, None if value is None else bytes.fromhex(value)) for name, value in told]
 
 
 def _utc(moment: datetime) -> datetime:

@@ -60,5 +60,4 @@ class TopicDecoder:
             schema_id=schema_id,
             key=record.key,
             value=record.value,
-            headers=record.headers,
         )
