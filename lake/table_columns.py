@@ -28,6 +28,8 @@ MESSAGES_TABLE = "_messages"
 """Value of `table` for any other logical message: a signal of ours, which the log does not keep."""
 SNAPSHOTS_TABLE = "_snapshots"
 """Value of `table` for the row that ends a snapshot in a changes log."""
+OF_NO_TABLE = (TRANSACTIONS_TABLE, SCHEMA_TABLE, MESSAGES_TABLE, SNAPSHOTS_TABLE)
+"""Such values. A captured table's has its schema in front, which may begin with `_` as well."""
 
 DECODED = pa.schema(
     [

@@ -22,6 +22,7 @@ from deltalake import DeltaTable
 
 from lake.datasets import dataset_since, schema_of
 from lake.file_actions import actions_of
+from lake.table_columns import OF_NO_TABLE
 from lake.tables import Tables
 from pipeline.order import LOW, NEEDED, high_of, low_of, lsn_at, places_of
 from schemas.debezium import PLACEHOLDER
@@ -126,7 +127,7 @@ def split(
     large = {
         table: LogRows(dataset, where & (pc.field("table") == table))
         for table, rows in counted.items()
-        if rows > most and not table.startswith("_")
+        if rows > most and table not in OF_NO_TABLE
     }
     if large:
         where = where & ~pc.is_in(pc.field("table"), pa.array(list(large), pa.string()))

@@ -19,7 +19,7 @@ from lake.attempts import Attempts
 from lake.datasets import dataset_since, schema_of
 from lake.executor_tasks import Executors
 from lake.layout import Lake, changes_log
-from lake.table_columns import SCHEMA_TABLE
+from lake.table_columns import OF_NO_TABLE, SCHEMA_TABLE
 from lake.tables import TableAt, Tables, columns_guard, rewritten_guard
 from lake.writer import ArrowWriter, Guard, reached
 from pipeline.current.key_buckets import BucketPart, Known, gone_through
@@ -127,7 +127,7 @@ class TypedChanges:
         where, large = split(log, own, since=pending_from, most=self._most())
         rows = stamp(dataset_since(log, "epoch", pending_from).to_table(filter=where))
         messages = rows.filter(pc.equal(rows["table"], SCHEMA_TABLE))
-        rows = rows.filter(pc.invert(pc.starts_with(rows["table"], "_")))
+        rows = rows.filter(pc.invert(pc.is_in(rows["table"], pa.array(OF_NO_TABLE))))
         if wanted(truncates_name(source)):
             with attempts.of(truncates_name(source)):
                 parts = [rows, *(stamp(o.narrowed(IS_TRUNCATE).read()) for o in large.values())]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pyarrow.compute as pc
 import pytest
 
-from lake.layout import Lake
+from lake.layout import Lake, changes_log
+from lake.tables import Tables
+from pipeline.log.large_folds import split
 from tests.support.sources.ddl_copies import Rounds, copied, end_of
-from tests.support.sources.ddl_rows import Item
+from tests.support.sources.ddl_rows import SOURCE, Item
 
 
 @pytest.fixture
@@ -17,6 +20,23 @@ def item() -> Item:
     made.add("a", "text")
     made.write("c", 1, {2: "first"})
     return made
+
+
+def test_p8_a_table_whose_schema_begins_with_an_underscore_has_facts(lake: Lake) -> None:
+    item = Item(table="_own.item")
+    item.tell("describe")
+    for number in range(1, 4):
+        item.write("c", number)
+    rounds = Rounds(lake, item)
+    rounds.log()
+    rounds.bring()
+    facts = Tables().read(lake.path(f"typed/{SOURCE}._own.item"))
+    assert facts is not None
+    assert sorted(facts["id"].to_pylist()) == [1, 2, 3]
+    log = Tables().open(lake.path(changes_log(SOURCE)))
+    assert log is not None
+    _, large = split(log, pc.scalar(True), since=1, most=2)
+    assert [*large] == ["_own.item"], "ends of transactions are not, however many"
 
 
 def rename(item: Item, name: str) -> None:
