@@ -38,7 +38,7 @@ from schemas.columns import envelope_shape
 from schemas.lake_columns import OF_CHANGES, captured_name
 from schemas.pg_exact import EXACT
 from schemas.pg_text import text_to_lake
-from schemas.pg_types import lake_type
+from schemas.pg_types import SourceColumn, lake_type
 from schemas.records import Operation
 from schemas.registry import SchemaLookup
 from schemas.schema_change import (
@@ -242,7 +242,7 @@ def _column_steps(
         if came_untold(message, new.name, shape):
             return hold_of(message, f"column {new.name} came before any DDL told of it")
         steps.append(Renamed(old.name, new.name))
-    kind = followed_type(old.column, new.column)
+    kind = followed_type(_as_called_now(old, new), new.column)
     if kind is None:
         return hold_of(message, f"column {new.name} was {old.declared} and is {new.declared}")
     target = stored_type(old, kind, stored)
@@ -260,6 +260,13 @@ def _column_steps(
     if labels:
         steps.append(Relabelled(new.name, labels))
     return steps
+
+
+def _as_called_now(old: TableColumn, new: TableColumn) -> SourceColumn:
+    """Return the old type under the name that it has now: labels with their oids are one enum's."""
+    if old.labels and old.column.kind == new.column.kind and old.labels.keys() <= new.labels.keys():
+        return replace(old.column, type=new.column.type)
+    return old.column
 
 
 def stored_type(old: TableColumn, kind: pa.DataType, stored: pa.DataType) -> pa.DataType | None:

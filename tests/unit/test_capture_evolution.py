@@ -24,6 +24,7 @@ from pipeline.ddl.steps import (
 from pipeline.order import NEEDED
 from schemas.pg_types import SourceColumn
 from schemas.widening import common_type, followed_type
+from tests.support.sources import ddl_rows
 from tests.support.sources.ddl_rows import SOURCE, TABLE, Column, Folding, Item
 
 ROWS = pa.table(
@@ -376,3 +377,27 @@ def test_a_renamed_label_is_renamed_in_every_row(lake: Lake) -> None:
     folding = Folding(lake, item)
     folding.run(item.log)
     assert [row["mood"] for row in folding.rows()] == ["fine", "sad", "happy"]
+
+
+def test_an_enum_that_is_called_otherwise_holds_nothing(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("feeling", "another"):
+        kind = SourceColumn(name="", type=name, kind="e")
+        monkeypatch.setitem(ddl_rows.TYPES, name, (kind, "string"))
+    item = Item()
+    item.columns.append(Column(2, "mood", "mood", labels={"8": "ok", "9": "sad"}))
+    item.tell("describe")
+    item.write("c", 1, {2: "ok"})
+    item.columns[1].type = "feeling"
+    item.tell(type_kind="e")
+    item.write("c", 2, {2: "sad"})
+    folding = Folding(lake, item)
+    folding.run(item.log)
+    assert [row["mood"] for row in folding.rows()] == ["ok", "sad"]
+    assert folding.held == {}
+    known = len(item.log)
+    item.columns[1].type, item.columns[1].labels = "another", {"18": "ok", "19": "sad"}
+    item.tell()
+    folding.run(item.log[known:])
+    assert folding.held[TABLE].reason == "column mood was feeling and is another"
