@@ -7,7 +7,7 @@ Resolved anew each time: a table that is made later and matches joins.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from cdc.admission import Check, server_checks
@@ -29,7 +29,10 @@ from cdc.table_checks import (
 )
 from kernel.errors import Misconfigured
 
-_APART = frozenset((TOLD_APART, OWN_TOPIC, NO_ARRAYS, NO_NULLS, KEY_IS_SENT, PLAIN_IDENTITY))
+_OWN_ROWS = "a table that is no partition of another one of the source"
+_APART = frozenset(
+    (TOLD_APART, OWN_TOPIC, NO_ARRAYS, NO_NULLS, KEY_IS_SENT, PLAIN_IDENTITY, _OWN_ROWS)
+)
 """What a table lacks that is held where its source runs on."""
 
 _TABLES = """
@@ -43,7 +46,7 @@ SELECT n.nspname || '.' || c.relname AS name
 
 _IDENTITIES = """
 SELECT n.nspname || '.' || c.relname AS name,
-       (c.oid, c.relreplident, i.indexrelid, i.indkey, ARRAY(
+       (c.oid, c.relispartition, c.relreplident, i.indexrelid, i.indkey, ARRAY(
          SELECT a.attname FROM pg_attribute a
           WHERE a.attrelid = c.oid AND a.attnum = ANY (i.indkey) ORDER BY a.attnum), ARRAY(
          SELECT a.attnum FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attgenerated <> ''
@@ -54,6 +57,15 @@ SELECT n.nspname || '.' || c.relname AS name,
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
   LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indisprimary
  WHERE n.nspname || '.' || c.relname = ANY (%s)
+"""
+
+_ROOTS = """
+SELECT n.nspname || '.' || c.relname AS name, an.nspname || '.' || ac.relname AS root
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+  CROSS JOIN LATERAL pg_partition_ancestors(c.oid) AS a (oid)
+  JOIN pg_class ac ON ac.oid = a.oid JOIN pg_namespace an ON an.oid = ac.relnamespace
+ WHERE c.relispartition AND a.oid <> c.oid AND n.nspname || '.' || c.relname = ANY (%(meant)s)
+   AND an.nspname || '.' || ac.relname = ANY (%(meant)s)
 """
 
 _TWINS = """
@@ -180,6 +192,8 @@ def _checked(
     """
     found: dict[str, tuple[Check, ...]] = {}
     taken: dict[str, str] = {}
+    rows = connection.execute(_ROOTS.encode(), {"meant": list(declared)}).fetchall()
+    roots = {str(row["name"]): str(row["root"]) for row in rows}
     for table in sorted(declared, key=lambda each: each not in covered):
         own = table_checks(
             connection,
@@ -190,10 +204,23 @@ def _checked(
             copied=source.snapshot == COPY,
         )
         topic = measured_topic(table)
-        found[table] = (*own, *topic_checks(f"table {table}", table, taken.get(topic)))
+        others = (*topic_checks(f"table {table}", table, taken.get(topic)), *_parts(table, roots))
+        found[table] = (*own, *others)
         if declared[table] or all(check.ok or check.advice for check in found[table]):
             taken.setdefault(topic, table)
     return found
+
+
+def _parts(table: str, roots: Mapping[str, str]) -> Iterator[Check]:
+    """Check that the rows of a table come as its own: those of a partition come as its root's."""
+    if table in roots:
+        yield Check(
+            subject=f"table {table}",
+            required=_OWN_ROWS,
+            found=f"a partition of {roots[table]}, which has all of its changes",
+            ok=False,
+            fix=f"Leave {table} out: its rows are in {roots[table]}",
+        )
 
 
 def captured_tables(source: Source, connection: Connection) -> tuple[str, ...]:

@@ -32,6 +32,8 @@ CREATE TABLE computed (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2
 CREATE TABLE mirrored (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) VIRTUAL);
 ALTER TABLE mirrored REPLICA IDENTITY FULL;
 CREATE TABLE folded (mail text, low text GENERATED ALWAYS AS (lower(mail)) STORED PRIMARY KEY);
+CREATE TABLE visits (id int PRIMARY KEY) PARTITION BY RANGE (id);
+CREATE TABLE visits_1 PARTITION OF visits FOR VALUES FROM (1) TO (9);
 CREATE TABLE covering (id int, note text, tags text[], PRIMARY KEY (id) INCLUDE (note, tags));
 """
 
@@ -105,6 +107,15 @@ def test_generated_columns_are_noted_but_no_obstacle(source: Prepare) -> None:
 def test_columns_beside_a_key_in_its_index_are_no_part_of_it(source: Prepare) -> None:
     with connected(source("covering").dsn) as connection:
         assert key_columns(connection, "public.covering") == ("id",)
+
+
+def test_a_partition_beside_its_root_is_refused(source: Prepare) -> None:
+    """PostgreSQL tells of its rows as of the root's: its own table would quietly grow old."""
+    with pytest.raises(Misconfigured, match=r"a partition of public\.visits, which has all"):
+        source("visits", "visits_1").start()
+    alone = source("visits_1")
+    checks = capture.check(alone.source, alone.dsn, capture_site(alone.settings).placement)
+    assert not any("partition" in each.required for each in checks)
 
 
 def test_no_repair_asks_for_an_identity_that_does_harm(source: Prepare) -> None:
