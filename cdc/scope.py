@@ -24,6 +24,7 @@ from cdc.table_checks import (
     NO_NULLS,
     OLDEST_COLUMN_LISTS,
     PUBLISHABLE,
+    TOLD_WHOLE,
     key_columns,
     table_checks,
 )
@@ -31,7 +32,10 @@ from kernel.errors import Misconfigured
 
 _OWN_ROWS = "a table that is no partition of another one of the source"
 _APART = frozenset(
-    (TOLD_APART, OWN_TOPIC, NO_ARRAYS, NO_NULLS, KEY_IS_SENT, PLAIN_IDENTITY, _OWN_ROWS)
+    (
+        *(TOLD_APART, OWN_TOPIC, NO_ARRAYS, NO_NULLS, TOLD_WHOLE),
+        *(KEY_IS_SENT, PLAIN_IDENTITY, _OWN_ROWS),
+    )
 )
 """What a table lacks that is held where its source runs on."""
 

@@ -28,6 +28,7 @@ padded there and not in an expression, so that its two hashes would differ."""
 MAY_BE_VEILED = "columns that may be excluded, masked or hashed"
 NO_ARRAYS = "a key without arrays"
 NO_NULLS = "NOT NULL for the columns of its declared key"
+TOLD_WHOLE = "REPLICA IDENTITY FULL, for a declared key that is not the primary key"
 PUBLISHABLE = "ownership, or a publication that covers it"
 HASH_CHARACTERS = 64
 OLDEST_COLUMN_LISTS = 150000
@@ -253,9 +254,18 @@ def _columns(
             else _set_identity(table, "FULL"),
             repair=None if barred else _set_identity(table, "FULL"),
         )
+    primary = key_columns(connection, table)
+    if key and primary and set(key) != set(primary) and found["relreplident"] != "f":
+        yield Check(
+            subject=subject,
+            required=TOLD_WHOLE,
+            found=f"declared {', '.join(key)}: a DELETE tells {', '.join(primary)} alone",
+            ok=False,
+            fix=f"Leave the declared key out, or {_set_identity(table, 'FULL')}",
+        )
     yield from name_checks(subject, table, key, options)
     sent = [name for name, column in columns.items() if not column.generated]
-    keys = tuple(key) or key_columns(connection, table)
+    keys = tuple(key) or primary
     yield from _lists(subject, table, keys, columns)
     yield from twin_checks(subject, table, sent, keys, options, copied=copied)
     yield from _veils(connection, subject, table, found, key, options, columns)

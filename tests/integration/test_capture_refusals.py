@@ -23,7 +23,7 @@ from tests.support.services.waiting import until
 from tests.support.sources.capturing import Captured, prepare
 
 TABLES = """
-CREATE TABLE keyed (id int PRIMARY KEY, v text);
+CREATE TABLE keyed (id int PRIMARY KEY, v text NOT NULL);
 CREATE TABLE keyless (a int, b text);
 CREATE TABLE mute (id int PRIMARY KEY); ALTER TABLE mute REPLICA IDENTITY NOTHING;
 CREATE UNLOGGED TABLE passing (id int PRIMARY KEY);
@@ -94,6 +94,16 @@ def test_a_declared_key_needs_full_identity_and_its_columns(source: Prepare) -> 
     assert "REPLICA IDENTITY FULL" in error.value.remedy
     with pytest.raises(Misconfigured, match="no column nowhere"):
         source("keyless", keyless=("nowhere",)).start()
+
+
+def test_a_declared_key_beside_a_primary_key_needs_full_identity_too(source: Prepare) -> None:
+    """A DELETE tells the primary key alone, and an UPDATE nothing of what the row had."""
+    with pytest.raises(Misconfigured, match="declared v: a DELETE tells id alone") as error:
+        source("keyed", keyed=("v",)).start()
+    assert 'ALTER TABLE "public"."keyed" REPLICA IDENTITY FULL' in error.value.remedy
+    made = source("keyed", keyed=("id",))
+    found = capture.check(made.source, made.dsn, capture_site(made.settings).placement)
+    assert not any("declared id" in each.found for each in found)
 
 
 def test_generated_columns_are_noted_but_no_obstacle(source: Prepare) -> None:
