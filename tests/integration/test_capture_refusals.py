@@ -15,26 +15,18 @@ from cdc import capture
 from cdc.capture import SourceAccess
 from cdc.connectors import replication_name
 from cdc.database import connected
-from cdc.options import TableOptions
 from cdc.replication import drop_slot, slot
-from cdc.table_checks import key_columns, table_checks
 from kernel.errors import Incompatible, Misconfigured, PenstockError, Unavailable
 from tests.support.services.waiting import until
 from tests.support.sources.capturing import Captured, prepare
 
 TABLES = """
-CREATE TABLE keyed (id int PRIMARY KEY, v text NOT NULL);
+CREATE TABLE keyed (id int PRIMARY KEY, v text);
 CREATE TABLE keyless (a int, b text);
 CREATE TABLE mute (id int PRIMARY KEY); ALTER TABLE mute REPLICA IDENTITY NOTHING;
 CREATE UNLOGGED TABLE passing (id int PRIMARY KEY);
 CREATE VIEW seen AS SELECT 1 AS one;
 CREATE TABLE computed (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED);
-CREATE TABLE mirrored (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) VIRTUAL);
-ALTER TABLE mirrored REPLICA IDENTITY FULL;
-CREATE TABLE folded (mail text, low text GENERATED ALWAYS AS (lower(mail)) STORED PRIMARY KEY);
-CREATE TABLE visits (id int PRIMARY KEY) PARTITION BY RANGE (id);
-CREATE TABLE visits_1 PARTITION OF visits FOR VALUES FROM (1) TO (9);
-CREATE TABLE covering (id int, note text, tags text[], PRIMARY KEY (id) INCLUDE (note, tags));
 """
 
 Prepare = Callable[..., Captured]
@@ -66,12 +58,6 @@ def source(stack: Settings, new_source: Callable[[str], str]) -> Iterator[Prepar
         ("passing", "unlogged table", "tables only"),
         ("seen", "found view", "tables only"),
         ("absent", "a table of that name", "public.keyed"),
-        (
-            "mirrored",
-            "twice: PostgreSQL would refuse each UPDATE and DELETE of the application",
-            'ALTER TABLE "public"."mirrored" REPLICA IDENTITY DEFAULT',
-        ),
-        ("folded", "low: not in the stream of changes", "of ordinary columns"),
     ],
 )
 def test_a_table_that_cannot_be_captured(
@@ -96,46 +82,12 @@ def test_a_declared_key_needs_full_identity_and_its_columns(source: Prepare) -> 
         source("keyless", keyless=("nowhere",)).start()
 
 
-def test_a_declared_key_beside_a_primary_key_needs_full_identity_too(source: Prepare) -> None:
-    """A DELETE tells the primary key alone, and an UPDATE nothing of what the row had."""
-    with pytest.raises(Misconfigured, match="declared v: a DELETE tells id alone") as error:
-        source("keyed", keyed=("v",)).start()
-    assert 'ALTER TABLE "public"."keyed" REPLICA IDENTITY FULL' in error.value.remedy
-    made = source("keyed", keyed=("id",))
-    found = capture.check(made.source, made.dsn, capture_site(made.settings).placement)
-    assert not any("declared id" in each.found for each in found)
-
-
 def test_generated_columns_are_noted_but_no_obstacle(source: Prepare) -> None:
     made = source("computed")
     checks = capture.check(made.source, made.dsn, capture_site(made.settings).placement)
     (note,) = [check for check in checks if not check.ok and "event triggers" not in check.required]
     assert note.advice
     assert "twice" in note.found
-
-
-def test_columns_beside_a_key_in_its_index_are_no_part_of_it(source: Prepare) -> None:
-    with connected(source("covering").dsn) as connection:
-        assert key_columns(connection, "public.covering") == ("id",)
-
-
-def test_a_partition_beside_its_root_is_refused(source: Prepare) -> None:
-    """PostgreSQL tells of its rows as of the root's: its own table would quietly grow old."""
-    with pytest.raises(Misconfigured, match=r"a partition of public\.visits, which has all"):
-        source("visits", "visits_1").start()
-    alone = source("visits_1")
-    checks = capture.check(alone.source, alone.dsn, capture_site(alone.settings).placement)
-    assert not any("partition" in each.required for each in checks)
-
-
-def test_no_repair_asks_for_an_identity_that_does_harm(source: Prepare) -> None:
-    """Under FULL the application could change no row of a table with a generated column."""
-    with connected(source("computed").dsn) as connection:
-        options = TableOptions(hash=("twice",))
-        found = table_checks(connection, "public.computed", key=(), options=options)
-    (wants_full,) = [each for each in found if "REPLICA IDENTITY FULL, for" in each.required]
-    assert wants_full.repair is None
-    assert "Exclude them" in (wants_full.fix or "")
 
 
 def test_a_role_without_rights(source: Prepare) -> None:

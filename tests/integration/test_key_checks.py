@@ -6,8 +6,10 @@ import psycopg
 import pytest
 
 from cdc.database import connected
-from cdc.scope import fingerprint, scope_of
+from cdc.options import TableOptions
+from cdc.scope import Scope, fingerprint, scope_of
 from cdc.sources import declare
+from cdc.table_checks import key_columns, table_checks
 from kernel.errors import Misconfigured
 
 TABLES = """
@@ -82,3 +84,70 @@ def test_a_declared_key_that_may_be_null_by_now_is_noticed_and_holds_its_table(
         scope = scope_of(source, connection, "penstock_test_shop", runs=True)
     assert scope.tables == {"public.sound": ("id",)}
     assert "visitor may be null" in scope.held["public.visits"]
+
+
+ODD = """
+CREATE TABLE sound (id int PRIMARY KEY);
+CREATE TABLE covering (id int, note text, tags text[], PRIMARY KEY (id) INCLUDE (note, tags));
+CREATE TABLE mirrored (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) VIRTUAL);
+ALTER TABLE mirrored REPLICA IDENTITY FULL;
+CREATE TABLE folded (mail text, low text GENERATED ALWAYS AS (lower(mail)) STORED PRIMARY KEY);
+CREATE TABLE known (id int PRIMARY KEY, mail text NOT NULL);
+CREATE TABLE visits (id int PRIMARY KEY) PARTITION BY RANGE (id);
+CREATE TABLE visits_1 PARTITION OF visits FOR VALUES FROM (1) TO (9);
+"""
+
+
+def scope_while_it_runs(dsn: str, *tables: str, **keys: tuple[str, ...]) -> Scope:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(ODD.encode())
+    source, _ = declare("shop", dsn=dsn, tables=("sound", *tables), keys=keys)
+    with connected(dsn) as connection:
+        return scope_of(source, connection, "penstock_test_shop", runs=True)
+
+
+def test_columns_beside_a_key_in_its_index_are_no_part_of_it(postgres_dsn: str) -> None:
+    scope = scope_while_it_runs(postgres_dsn, "covering")
+    assert scope.tables["public.covering"] == ("id",)
+    with connected(postgres_dsn) as connection:
+        assert key_columns(connection, "public.covering") == ("id",)
+
+
+def test_generated_columns_may_be_neither_keys_nor_under_full_identity(postgres_dsn: str) -> None:
+    """PostgreSQL would refuse each UPDATE of the application, once the table is published."""
+    scope = scope_while_it_runs(postgres_dsn, "mirrored", "folded")
+    assert [*scope.tables] == ["public.sound"]
+    assert "twice: PostgreSQL would refuse each UPDATE and DELETE" in scope.held["public.mirrored"]
+    assert "low: not in the stream of changes" in scope.held["public.folded"]
+    repairs = [check.repair for check in scope.checks if check.repair is not None]
+    assert 'ALTER TABLE "public"."mirrored" REPLICA IDENTITY DEFAULT' in repairs
+    with connected(postgres_dsn) as connection:
+        connection.execute("ALTER TABLE mirrored REPLICA IDENTITY DEFAULT")
+        options = TableOptions(hash=("twice",))
+        found = table_checks(connection, "public.mirrored", key=(), options=options)
+    (full,) = [each for each in found if "REPLICA IDENTITY FULL, for" in each.required]
+    assert full.repair is None
+    assert "Exclude them" in (full.fix or "")
+
+
+def test_a_declared_key_beside_a_primary_key_needs_full_identity_too(postgres_dsn: str) -> None:
+    """A DELETE tells the primary key alone, and an UPDATE nothing of what the row had."""
+    scope = scope_while_it_runs(postgres_dsn, "known", known=("mail",))
+    assert "declared mail: a DELETE tells id alone" in scope.held["public.known"]
+    for key, identity in ((("id",), "DEFAULT"), (("mail",), "FULL")):
+        source, _ = declare("shop", dsn=postgres_dsn, tables=("known",), keys={"known": key})
+        with connected(postgres_dsn) as connection:
+            connection.execute(f"ALTER TABLE known REPLICA IDENTITY {identity}".encode())
+            scope = scope_of(source, connection, "penstock_test_shop", runs=True)
+        assert scope.tables == {"public.known": key}
+
+
+def test_a_partition_beside_its_root_is_refused(postgres_dsn: str) -> None:
+    """PostgreSQL tells of its rows as of the root's: its own table would quietly grow old."""
+    scope = scope_while_it_runs(postgres_dsn, "visits", "visits_1")
+    assert [*scope.tables] == ["public.sound", "public.visits"]
+    assert "a partition of public.visits, which has all" in scope.held["public.visits_1"]
+    alone, _ = declare("shop", dsn=postgres_dsn, tables=("visits_1",))
+    with connected(postgres_dsn) as connection:
+        scope = scope_of(alone, connection, "penstock_test_shop", runs=True)
+    assert scope.tables == {"public.visits_1": ("id",)}
