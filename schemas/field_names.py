@@ -22,7 +22,12 @@ _PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "string", "b
 def parsed(schema_json: str) -> Any:
     """Parse a schema; its fields get their real names, its types full ones. Raises `ValueError`."""
     hook = _renamed if NAME in schema_json else None
-    return _qualified(json.loads(schema_json, object_hook=hook), "")
+    return full_names(json.loads(schema_json, object_hook=hook))
+
+
+def full_names(avro: Any) -> Any:
+    """Return a schema whose named types have their full names, wherever they stand."""
+    return _qualified(avro, "")
 
 
 def _qualified(avro: Any, space: str) -> Any:

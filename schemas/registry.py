@@ -17,6 +17,7 @@ import orjson
 
 from kernel.errors import Incompatible, NotFound, SchemaViolation, Unavailable
 from schemas.compatibility import Level, complaints, complaints_at
+from schemas.schema_references import with_types
 
 API_PATH = "/apis/ccompat/v7"
 _TIMEOUT_S = 10.0
@@ -106,7 +107,7 @@ class ConfluentRegistry:
                     f"the registry at {self.url} has no schema with id {schema_id}",
                     remedy="Check that registry.url names the registry that wrote these records.",
                 )
-            known = _SCHEMAS[(self.url, schema_id)] = str(answer["schema"])
+            known = _SCHEMAS[(self.url, schema_id)] = self._whole(answer)
         return known
 
     def register(self, subject: str, schema_json: str) -> int:
@@ -143,10 +144,27 @@ class ConfluentRegistry:
             subject=subject,
             id=int(found["id"]),
             version=int(found["version"]),
-            schema=str(found["schema"]),
+            schema=self._whole(found),
         )
         _SCHEMAS[(self.url, registered.id)] = registered.schema
         return registered
+
+    def _whole(self, answer: Any) -> str:
+        """Return the text of a schema, with the types of other subjects that it refers to."""
+        others = []
+        for each in answer.get("references") or ():
+            found = self._version(str(each["subject"]), str(each["version"]))
+            if found is None:
+                raise NotFound(
+                    f"the registry at {self.url} has no version {each['version']} of"
+                    f" {each['subject']}, to which a schema refers"
+                )
+            others.append(found.schema)
+        text = str(answer["schema"])
+        try:
+            return with_types(text, others) if others else text
+        except ValueError as error:
+            raise SchemaViolation(f"not an Avro schema: {error}") from error
 
     def _call(self, method: str, path: str, body: object = None) -> Any:
         """Send one request; None for 404. The one seam at which HTTP errors become ours."""
