@@ -22,6 +22,7 @@ and the rest change nothing that is printed; money follows `lc_monetary`: see `s
 
 # A true array is the one that its item names (typarray); int2vector only looks like one. Domains
 # are followed on both sides of an array, but not through a second array: its items are text.
+# A NOT NULL that is NOT VALID (PostgreSQL 18) says nothing of older rows.
 _COLUMNS = """
 WITH RECURSIVE base AS (
     SELECT a.attrelid, a.attnum, a.attname, a.atttypid AS declared, a.atttypid AS root,
@@ -47,7 +48,11 @@ WITH RECURSIVE base AS (
 SELECT b.attname AS name, b.root, b.domain, t.typname AS type, t.typtype::text AS kind,
        b.modifier, b.is_array,
        CASE WHEN b.is_array THEN greatest(b.dimensions, 1) ELSE 0 END AS dimensions,
-       b.attnotnull AS not_null, b.attgenerated::text AS generated, t.typdelim::text AS delimiter,
+       b.attnotnull AND NOT EXISTS (
+           SELECT FROM pg_constraint k
+            WHERE k.conrelid = b.attrelid AND k.contype = 'n' AND NOT k.convalidated
+              AND b.attnum = ANY (k.conkey)) AS not_null,
+       b.attgenerated::text AS generated, t.typdelim::text AS delimiter,
        CASE WHEN t.typname = 'money' AND '1234.56'::numeric::money::text !~ '^[^0-9.,]*1,?234[.]56$'
             THEN 'locale'
             WHEN t.typname = 'interval' AND NOT b.is_array

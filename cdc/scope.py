@@ -83,7 +83,10 @@ SELECT DISTINCT n.nspname || '.' || c.relname AS name
 
 _COLUMNS = """
 SELECT n.nspname || '.' || c.relname AS name, a.attname AS column,
-       (a.attnum, a.atttypid, a.atttypmod)::text AS type, NOT a.attnotnull AS nullable
+       (a.attnum, a.atttypid, a.atttypmod)::text AS type,
+       NOT a.attnotnull OR EXISTS (
+           SELECT FROM pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'n'
+              AND NOT k.convalidated AND a.attnum = ANY (k.conkey)) AS nullable
   FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
   JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE n.nspname || '.' || c.relname = ANY (%s) AND a.attnum > 0 AND NOT a.attisdropped

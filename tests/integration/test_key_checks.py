@@ -86,6 +86,22 @@ def test_a_declared_key_that_may_be_null_by_now_is_noticed_and_holds_its_table(
     assert "visitor may be null" in scope.held["public.visits"]
 
 
+def test_a_null_that_is_forbidden_from_now_on_may_be_in_older_rows(postgres_dsn: str) -> None:
+    source, _ = declare("shop", dsn=postgres_dsn, tables=("sound", "loose"), keys={"loose": ("a",)})
+    with connected(postgres_dsn) as connection:
+        connection.execute(TABLES.encode())
+        connection.execute("INSERT INTO loose VALUES (NULL, 1)")
+        connection.execute("ALTER TABLE loose ADD CONSTRAINT told NOT NULL a NOT VALID")
+        scope = scope_of(source, connection, "penstock_test_shop", runs=True)
+        assert "a may be null" in scope.held["public.loose"]
+        before = fingerprint(source, connection, "penstock_test_shop")
+        connection.execute("DELETE FROM loose")
+        connection.execute("ALTER TABLE loose VALIDATE CONSTRAINT told")
+        assert fingerprint(source, connection, "penstock_test_shop") != before
+        scope = scope_of(source, connection, "penstock_test_shop", runs=True)
+    assert scope.tables["public.loose"] == ("a",)
+
+
 ODD = """
 CREATE TABLE sound (id int PRIMARY KEY);
 CREATE TABLE covering (id int, note text, tags text[], PRIMARY KEY (id) INCLUDE (note, tags));
