@@ -162,6 +162,35 @@ def drop_publication(connection: Connection, name: str) -> bool:
     return True
 
 
+def withdraw_refusing(connection: Connection, name: str) -> tuple[str, ...]:
+    """Take tables out of a publication whose changes PostgreSQL refuses to everybody meanwhile.
+
+    That is where a row has no identity that could be told. Returns which they were.
+    """
+    rows = connection.execute(
+        """
+        SELECT n.nspname AS schema, c.relname AS name
+          FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
+          JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+         WHERE p.pubname = %s AND CASE c.relreplident
+               WHEN 'n' THEN true
+               WHEN 'd' THEN NOT EXISTS (
+                 SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary)
+               WHEN 'i' THEN NOT EXISTS (
+                 SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisreplident)
+               ELSE current_setting('server_version_num')::int >= 180000 AND EXISTS (
+                 SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attgenerated <> ''
+                    AND NOT a.attisdropped) END
+        """,
+        (name,),
+    ).fetchall()
+    gone = [(str(row["schema"]), str(row["name"])) for row in rows]
+    for table in gone:
+        drop = sql.SQL("ALTER PUBLICATION {} DROP TABLE ONLY {}")
+        connection.execute(drop.format(sql.Identifier(name), sql.Identifier(*table)))
+    return tuple(map(".".join, gone))
+
+
 def slot(connection: Connection, name: str) -> Slot | None:
     """Look at a slot; None when there is none."""
     newer = connection.info.server_version >= _INVALIDATION_REASONS

@@ -19,6 +19,8 @@ from cdc.replication import published
 from cdc.sources import Source
 from cdc.stream_columns import KEY_IS_SENT, PLAIN_IDENTITY
 from cdc.table_checks import (
+    IDENTITY,
+    LISTED_IDENTITY,
     MAY_BE_VEILED,
     NO_ARRAYS,
     NO_NULLS,
@@ -34,7 +36,7 @@ _OWN_ROWS = "a table that is no partition of another one of the source"
 _APART = frozenset(
     (
         *(TOLD_APART, OWN_TOPIC, NO_ARRAYS, NO_NULLS, TOLD_WHOLE),
-        *(KEY_IS_SENT, PLAIN_IDENTITY, _OWN_ROWS),
+        *(KEY_IS_SENT, PLAIN_IDENTITY, IDENTITY, LISTED_IDENTITY, _OWN_ROWS),
     )
 )
 """What a table lacks that is held where its source runs on."""

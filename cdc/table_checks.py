@@ -25,6 +25,8 @@ _VEILS: dict[str, tuple[str, ...] | None] = {
 """Types that the connector veils; it lets values of all others pass without a word. A char(n) is
 padded there and not in an expression, so that its two hashes would differ."""
 
+IDENTITY = "a primary key, or REPLICA IDENTITY FULL and a declared key"
+LISTED_IDENTITY = "REPLICA IDENTITY DEFAULT, where excluded columns stay in the database"
 MAY_BE_VEILED = "columns that may be excluded, masked or hashed"
 NO_ARRAYS = "a key without arrays"
 NO_NULLS = "NOT NULL for the columns of its declared key"
@@ -179,7 +181,7 @@ def _identity(subject: str, table: str, found: Row, key: Sequence[str], *, barre
         repair = _set_identity(table, wanted) if wanted else None
     return Check(
         subject=subject,
-        required="a primary key, or REPLICA IDENTITY FULL and a declared key",
+        required=IDENTITY,
         found=f"{has}, replica identity {_IDENTITIES.get(identity, identity)}",
         ok=by_key or declared,
         fix=fix,
@@ -339,7 +341,7 @@ def _veils(
     if options.withhold and found["relreplident"] == "f" and options.exclude:
         yield Check(
             subject=subject,
-            required="REPLICA IDENTITY DEFAULT, where excluded columns stay in the database",
+            required=LISTED_IDENTITY,
             found="full: PostgreSQL would refuse each UPDATE of the application",
             ok=False,
             fix=f"Leave withhold out for {table}, or {_set_identity(table, 'DEFAULT')}",

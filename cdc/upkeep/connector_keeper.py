@@ -22,12 +22,13 @@ from cdc.connect import ConnectClient, ConnectorStatus, refuse_too_large
 from cdc.connectors import replication_name
 from cdc.database import connected
 from cdc.declarations import FILES
+from cdc.replication import withdraw_refusing
 from cdc.scope import fingerprint
 from cdc.site import CaptureSite
 from cdc.sources import Source, load_all
 from cdc.upkeep.lifecycle import record_capture, start
 from cdc.upkeep.slot_guard import SlotGuard, SlotMetrics
-from kernel.errors import NotFound, PenstockError, Unavailable, cause_and_fix
+from kernel.errors import Misconfigured, NotFound, PenstockError, Unavailable, cause_and_fix
 from kernel.loops import Loop
 from lake.layout import Lake
 from lake.tables import Tables
@@ -214,7 +215,19 @@ class ConnectorKeeper:
     def _ensure(self, source: Source | None, connect: ConnectClient) -> ConnectorStatus:
         if source is None:
             return outbox.ensure(self._dsn, self._placement, connect)
-        return start(self._site, source, connect, timeout_s=START_S).connector
+        try:
+            return start(self._site, source, connect, timeout_s=START_S).connector
+        except Misconfigured:
+            self._spare(source)
+            raise
+
+    def _spare(self, source: Source) -> None:
+        """Let the application go on with the tables of a source that cannot."""
+        name = replication_name(self._placement.workspace, source.name)
+        dsn = source.full_dsn(self._site.folder)
+        with suppress(PenstockError), connected(dsn) as connection:
+            for table in withdraw_refusing(connection, name):
+                log.warning("%s is published no more: nobody could change it meanwhile", table)
 
     def _drop_missing(self, sources: Mapping[str, Source]) -> None:
         for entry in self._deployed.entries():

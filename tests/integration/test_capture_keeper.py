@@ -166,6 +166,27 @@ def test_a_table_whose_updates_its_publication_would_forbid_leaves_it(world: Wor
 
 
 @pytest.mark.matrix
+def test_a_table_that_lost_its_key_can_be_changed_and_comes_back_with_it(world: World) -> None:
+    """PostgreSQL refuses each UPDATE of a published table whose rows have no identity."""
+    assert world.kept.look() == "running"
+    world.execute("INSERT INTO people VALUES (1); INSERT INTO order_lines VALUES (1)")
+    world.execute("ALTER TABLE people DROP CONSTRAINT people_pkey")
+    assert world.kept.look() == "running"
+    assert world.captured() == ["public.order_lines"]
+    world.execute("UPDATE people SET note = 'changed'")
+    world.execute("ALTER TABLE order_lines DROP CONSTRAINT order_lines_pkey")
+    assert "no table can be captured" in world.kept.look()
+    assert world.published() == {}
+    world.execute("UPDATE order_lines SET v = 'changed'")
+    for table in ("people", "order_lines"):
+        world.execute(f"ALTER TABLE {table} ADD PRIMARY KEY (id)")
+    world.kept.keeper.forget_pauses()
+    assert world.kept.look() == "running"
+    assert world.captured() == ["public.order_lines", "public.people"]
+    assert sorted(map(sorted, world.wanted())) == [["public.order_lines", "public.people"]]
+
+
+@pytest.mark.matrix
 def test_a_table_that_was_taken_out_of_the_publication_comes_back_and_is_copied(
     world: World,
 ) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from cdc.database import connected
 from cdc.options import TableOptions
+from cdc.replication import published, withdraw_refusing
 from cdc.scope import Scope, fingerprint, scope_of
 from cdc.sources import declare
 from cdc.table_checks import key_columns, table_checks
@@ -167,3 +168,19 @@ def test_a_partition_beside_its_root_is_refused(postgres_dsn: str) -> None:
     with connected(postgres_dsn) as connection:
         scope = scope_of(alone, connection, "penstock_test_shop", runs=True)
     assert scope.tables == {"public.visits_1": ("id",)}
+
+
+def test_tables_whose_changes_postgresql_would_refuse_leave_a_publication(
+    postgres_dsn: str,
+) -> None:
+    made = ODD.replace("STORED PRIMARY KEY", "STORED") + "CREATE TABLE mute (id int PRIMARY KEY);"
+    made += "ALTER TABLE mute REPLICA IDENTITY NOTHING;"
+    with connected(postgres_dsn) as connection:
+        connection.execute(made.encode())
+        connection.execute("CREATE PUBLICATION p FOR TABLE sound, mirrored, folded, known, mute")
+        gone = withdraw_refusing(connection, "p")
+        assert {*gone} == {"public.mirrored", "public.folded", "public.mute"}
+        assert {*(published(connection, "p") or ())} == {"public.sound", "public.known"}
+        for table in ("sound", "mirrored", "folded", "known", "mute"):
+            connection.execute(f"DELETE FROM {table}".encode())
+        assert withdraw_refusing(connection, "p") == ()
