@@ -18,6 +18,7 @@ from schemas.lake_columns import TWIN, numbers
 
 TOLD_APART = "column names that the connector can tell apart"
 OWN_TOPIC = "a topic whose name Kafka can tell apart"
+FOLDER_NAME = "a name whose folder in the log has at most 255 characters"
 _MARKED = re.compile(f"{TWIN}[0-9]+$")
 _FOLDER = "table={}"
 """What the folder of a table's changes is called in the log; other letters are `%D1%8F`."""
@@ -50,7 +51,7 @@ def name_checks(
     if folder > _FOLDER_CHARACTERS:
         yield Check(
             subject=subject,
-            required=f"a name whose folder in the log has at most {_FOLDER_CHARACTERS} characters",
+            required=FOLDER_NAME,
             found=f"{folder}: schema and table together, three for each byte beyond a to z",
             ok=False,
             fix=f"ALTER TABLE {quoted(*split_table(table))} RENAME TO …",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from cdc.admission import Check, server_checks
 from cdc.columns import columns_of, described
 from cdc.database import Connection
-from cdc.name_checks import OWN_TOPIC, TOLD_APART, measured_topic, topic_checks
+from cdc.name_checks import FOLDER_NAME, OWN_TOPIC, TOLD_APART, measured_topic, topic_checks
 from cdc.options import COPY, TableOptions, matches
 from cdc.replication import published
 from cdc.sources import Source
@@ -35,7 +35,7 @@ from kernel.errors import Misconfigured
 _OWN_ROWS = "a table that is no partition of another one of the source"
 _APART = frozenset(
     (
-        *(TOLD_APART, OWN_TOPIC, NO_ARRAYS, NO_NULLS, TOLD_WHOLE),
+        *(TOLD_APART, OWN_TOPIC, FOLDER_NAME, NO_ARRAYS, NO_NULLS, TOLD_WHOLE),
         *(KEY_IS_SENT, PLAIN_IDENTITY, IDENTITY, LISTED_IDENTITY, _OWN_ROWS),
     )
 )
