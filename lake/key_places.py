@@ -52,18 +52,24 @@ def _codes(columns: Sequence[pa.ChunkedArray]) -> npt.NDArray[np.int64]:
     return codes
 
 
+def with_one_zero(keys: pa.Table) -> pa.Table:
+    """Return keys without the sign of a zero: both signs are one key, to Arrow they are two."""
+    columns = [
+        pc.add(column, pa.scalar(0, column.type)) if pa.types.is_floating(column.type) else column
+        for column in keys.columns
+    ]
+    return pa.table(columns, names=keys.schema.names)
+
+
 def last_of_zeros(rows: pa.Table, keys: Sequence[str], wins: pa.ChunkedArray) -> pa.Table:
     """Return rows of which no two have keys that differ by the sign of a zero alone.
 
-    Both signs are one key to a MERGE. Of such rows the one stays that `wins` names, else the last.
+    A MERGE would find one row twice. Of such rows the one stays that `wins` names, else the last.
     """
     if not any(pa.types.is_floating(rows.schema.field(key).type) for key in keys):
         return rows
-    plain = [
-        pc.add(rows[key], 0.0) if pa.types.is_floating(rows[key].type) else rows[key]
-        for key in keys
-    ]
+    plain = with_one_zero(rows.select(list(keys)))
     ranks = np.arange(rows.num_rows) + rows.num_rows * wins.to_numpy()
-    ranked = pa.table([*plain, pa.array(ranks)], names=[*map(str, range(len(keys))), "rank"])
-    last = ranked.group_by(ranked.schema.names[:-1]).aggregate([("rank", "max")])["rank_max"]
+    ranked = plain.rename_columns([*map(str, range(len(keys)))]).append_column("n", pa.array(ranks))
+    last = ranked.group_by(ranked.schema.names[:-1]).aggregate([("n", "max")])["n_max"]
     return rows.take(pa.array(np.sort(last.to_numpy() % max(rows.num_rows, 1))))

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from lake.datasets import dataset_of, scanner_of
+from lake.key_places import with_one_zero
 from lake.layout import Lake
 from lake.tables import TableAt, Tables
 from lake.writer import OP, UPSERT
@@ -47,7 +48,7 @@ def whole(base: pa.Table | None, newest: pa.Table | None, keys: Sequence[str]) -
         return base
     names = list(keys)
     touched = newest.select(names).cast(pa.schema([base.schema.field(k) for k in names]))
-    kept = base.take(_untouched(base.select(names), touched))
+    kept = base.take(_untouched(with_one_zero(base.select(names)), with_one_zero(touched)))
     added = newest.filter(pc.equal(newest[OP], UPSERT)).drop_columns([OP])
     return pa.concat_tables([kept, added], promote_options="permissive")
 
@@ -108,7 +109,8 @@ def newest_image(parts: Sequence[tuple[int, pa.Table]], keys: tuple[str, ...]) -
     rows = pa.concat_tables([part for _, part in parts], promote_options="permissive")
     if len(parts) == 1:
         return rows
-    numbered = rows.select(list(keys)).append_column("__row", pa.array(np.arange(rows.num_rows)))
+    plain = with_one_zero(rows.select(list(keys)))
+    numbered = plain.append_column("__row", pa.array(np.arange(rows.num_rows)))
     last = numbered.group_by(list(keys)).aggregate([("__row", "max")])
     return rows.take(last["__row_max"].combine_chunks().sort())
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lake.key_places import with_one_zero
 from schemas.pg_exact import EXACT, carried_exact
 
 UNCHANGED = "__unchanged"
@@ -132,10 +133,8 @@ def _rows_before(
 def _numbered(keys: pa.Table) -> Places:
     """Return a number per row, the same for rows of the same key."""
     numbers = np.zeros(keys.num_rows, np.int64)
-    for column in keys.columns:
-        # Zero has two signs, and both are the same key.
-        plain = pc.add(column, 0.0) if pa.types.is_floating(column.type) else column
-        codes = pc.dictionary_encode(plain.combine_chunks(), null_encoding="encode").indices
+    for column in with_one_zero(keys).columns:
+        codes = pc.dictionary_encode(column.combine_chunks(), null_encoding="encode").indices
         own = codes.to_numpy().astype(np.int64)
         _, numbers = np.unique(numbers * (own.max(initial=0) + 1) + own, return_inverse=True)
     return numbers

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lake.key_places import with_one_zero
 from lake.writer import DELETE, OP, UPSERT
 from pipeline.ddl.steps import NOTHING, Evolution
 from pipeline.ddl.unchanged_values import UNCHANGED, Stored, fill_unchanged
@@ -87,8 +88,9 @@ def newest_per_key(frame: pa.Table, keys: tuple[str, ...]) -> pa.Table:
     """Keep the last row of each key of a frame that is in order."""
     if frame.num_rows <= 1:
         return frame
-    numbered = frame.append_column("__row", pa.array(np.arange(frame.num_rows)))
-    last = numbered.select([*keys, "__row"]).group_by(list(keys)).aggregate([("__row", "max")])
+    plain = with_one_zero(frame.select(list(keys)))
+    numbered = plain.append_column("__row", pa.array(np.arange(frame.num_rows)))
+    last = numbered.group_by(list(keys)).aggregate([("__row", "max")])
     return frame.take(last["__row_max"].combine_chunks().sort())
 
 

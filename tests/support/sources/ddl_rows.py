@@ -70,12 +70,12 @@ class Item:
 
     registry: MemoryRegistry = field(default_factory=MemoryRegistry)
     columns: list[Column] = field(default_factory=lambda: [Column(1, "id", "int4")])
-    rows: dict[int, dict[int, object]] = field(default_factory=dict)
+    rows: dict[float, dict[int, object]] = field(default_factory=dict)
     log: list[dict[str, object]] = field(default_factory=list)
     attnum: int = 1
     table: str = TABLE
 
-    def write(self, operation: str, key: int, values: dict[int, object] | None = None) -> None:
+    def write(self, operation: str, key: float, values: dict[int, object] | None = None) -> None:
         """Insert, update or delete a row; `values` by attnum."""
         row = {1: key, **(values or {})}
         if operation == "d":
