@@ -174,5 +174,8 @@ def _differs(before: pa.ChunkedArray, after: pa.ChunkedArray) -> pa.ChunkedArray
     other = pc.fill_null(pc.not_equal(before, after), False)
     if pa.types.is_floating(before.type):
         both_nan = pc.fill_null(pc.and_(pc.is_nan(before), pc.is_nan(after)), False)
-        other = pc.and_not(other, both_nan)
+        # Of the two zeros, which are equal, the inverses are not.
+        one = pa.scalar(1, before.type)
+        inverse = pc.not_equal(pc.divide(one, before), pc.divide(one, after))
+        other = pc.and_not(pc.or_(other, pc.fill_null(inverse, False)), both_nan)
     return pc.or_(one_null, other)

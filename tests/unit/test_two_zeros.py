@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
 
 from lake.table_columns import UTC_MICROS
 from projections.run.database import arrow_type
 from projections.run.dataflow import Dataflow
+from projections.serve.row_changes import difference
 from projections.sql.catalog import Column, MemoryCatalog, Relation
 from projections.sql.declared_relations import DeclaredCatalog
 from projections.sql.parse import parse_script
@@ -62,3 +65,18 @@ def test_a_stored_zero_of_the_other_sign_is_put_right() -> None:
     dataflow.add(scan, [rows(scan, 0.0)])
     stored = pa.table({"id": ["a"], "x": [-0.0]})
     assert told(dataflow.begin([stored])) == [(-1, -1), (1, 1)]
+
+
+def test_followers_of_a_table_are_told_of_the_sign(tmp_path: Path) -> None:
+    nan, before = float("nan"), [0.0, -0.0, 0.0, 1.5, float("nan"), None]
+    for values in (before, [-0.0, 0.0, 0.0, 1.5, nan, None]):
+        rows = pa.table({"id": [*range(6)], "x": pa.array(values, pa.float32())})
+        write_deltalake(tmp_path, rows, mode="overwrite")
+    versions = [DeltaTable(tmp_path, version=number) for number in (0, 1)]
+    found = difference(*versions, ("id",), 2**20)
+    assert found is not None
+    changes = [change for some in found.after(0) for change in some]
+    assert [(each.key["id"], str(each.new and each.new["x"])) for each in changes] == [
+        (0, "-0.0"),
+        (1, "0.0"),
+    ]
