@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from cdc.admission import Check, server_checks
 from cdc.columns import columns_of, described
 from cdc.database import Connection
+from cdc.key_checks import NO_ARRAYS, NO_NULLS, TOLD_WHOLE
 from cdc.name_checks import FOLDER_NAME, OWN_TOPIC, TOLD_APART, measured_topic, topic_checks
 from cdc.options import COPY, TableOptions, matches
 from cdc.replication import published
@@ -22,11 +23,8 @@ from cdc.table_checks import (
     IDENTITY,
     LISTED_IDENTITY,
     MAY_BE_VEILED,
-    NO_ARRAYS,
-    NO_NULLS,
     OLDEST_COLUMN_LISTS,
     PUBLISHABLE,
-    TOLD_WHOLE,
     key_columns,
     table_checks,
 )

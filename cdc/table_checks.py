@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from cdc.admission import Check, quoted
 from cdc.columns import columns_of
 from cdc.database import Connection, Row, split_table
+from cdc.key_checks import key_checks
 from cdc.name_checks import name_checks, twin_checks
 from cdc.options import TableOptions
 from cdc.stream_columns import bars_full, generated_checks
@@ -28,9 +29,6 @@ padded there and not in an expression, so that its two hashes would differ."""
 IDENTITY = "a primary key, or REPLICA IDENTITY FULL and a declared key"
 LISTED_IDENTITY = "REPLICA IDENTITY DEFAULT, where excluded columns stay in the database"
 MAY_BE_VEILED = "columns that may be excluded, masked or hashed"
-NO_ARRAYS = "a key without arrays"
-NO_NULLS = "NOT NULL for the columns of its declared key"
-TOLD_WHOLE = "REPLICA IDENTITY FULL, for a declared key that is not the primary key"
 PUBLISHABLE = "ownership, or a publication that covers it"
 HASH_CHARACTERS = 64
 OLDEST_COLUMN_LISTS = 150000
@@ -224,25 +222,8 @@ def _columns(
         columns = {column.name: column for column in columns_of(connection, table)}
     except NotFound:
         columns = {}
-    missing = [name for name in key if name not in columns]
-    if missing:
-        yield Check(
-            subject=subject,
-            required="the columns of its declared key",
-            found=f"no column {', '.join(missing)}",
-            ok=False,
-            fix="Correct --key",
-        )
-    empty = [name for name in key if name in columns and not columns[name].not_null]
-    if empty:
-        yield Check(
-            subject=subject,
-            required=NO_NULLS,
-            found=f"{', '.join(empty)} may be null: rows without a key cannot be told apart",
-            ok=False,
-            fix=f"ALTER TABLE {_sql(table)} ALTER COLUMN {quoted(empty[0])} SET NOT NULL,"
-            " or declare others",
-        )
+    primary = key_columns(connection, table)
+    yield from key_checks(subject, table, key, primary, columns, full=found["relreplident"] == "f")
     unmarked = [n for n in columns if n not in options.exclude and n in options.hash]
     barred = bars_full(connection, found)
     if unmarked and found["relreplident"] != "f":
@@ -256,19 +237,9 @@ def _columns(
             else _set_identity(table, "FULL"),
             repair=None if barred else _set_identity(table, "FULL"),
         )
-    primary = key_columns(connection, table)
-    if key and primary and set(key) != set(primary) and found["relreplident"] != "f":
-        yield Check(
-            subject=subject,
-            required=TOLD_WHOLE,
-            found=f"declared {', '.join(key)}: a DELETE tells {', '.join(primary)} alone",
-            ok=False,
-            fix=f"Leave the declared key out, or {_set_identity(table, 'FULL')}",
-        )
     yield from name_checks(subject, table, key, options)
     sent = [name for name, column in columns.items() if not column.generated]
     keys = tuple(key) or primary
-    yield from _lists(subject, table, keys, columns)
     yield from twin_checks(subject, table, sent, keys, options, copied=copied)
     yield from _veils(connection, subject, table, found, key, options, columns)
     yield from generated_checks(
@@ -280,22 +251,6 @@ def _columns(
         mirrored=barred and bool(found["mirrored"]),
         repairable=bool(found["keyed"]) and found["relkind"] == "r" and not unmarked,
     )
-
-
-def _lists(
-    subject: str, table: str, keys: Sequence[str], columns: Mapping[str, SourceColumn]
-) -> Iterator[Check]:
-    """Arrays in a key: the lake joins and groups rows by no lists."""
-    lists = [name for name in keys if name in columns and columns[name].is_array]
-    if lists:
-        yield Check(
-            subject=subject,
-            required=NO_ARRAYS,
-            found=f"{', '.join(lists)}: rows cannot be told apart by arrays",
-            ok=False,
-            fix=f"{_set_identity(table, 'FULL')}, and declare another unique key:"
-            f" --key {table}:COLUMN",
-        )
 
 
 def _veils(
