@@ -315,7 +315,7 @@ def _named(row: Mapping[str, Any], name: str) -> bool:
 
 def _headers(row: Mapping[str, Any], shown: Callable[[bytes | None], Any]) -> dict[str, Any]:
     """Return headers by name: of one that occurs several times a list."""
-    from pipeline.decode.records import headers_of
+    from schemas.header_text import headers_of
 
     found: dict[str, list[Any]] = {}
     for name, value in headers_of(row["headers"]):

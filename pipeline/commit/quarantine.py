@@ -36,9 +36,9 @@ from lake.writer import ArrowWriter, Guard
 from pipeline.arrive.seen_events import CONTENT, among
 from pipeline.arrive.sorter import Released
 from pipeline.arrive.widened_topics import IDENTITY, repeated
-from pipeline.decode.records import headers_of
 from pipeline.installs.install_book import DECODE, Install, InstallEntry
 from pipeline.position.progress import Progress, micros
+from schemas.header_text import headers_of
 from schemas.records import KafkaRecord
 
 PLACE = ["topic", "partition", "offset"]

@@ -31,6 +31,7 @@ from lake.table_columns import (
     TRANSACTION_END,
 )
 from pipeline.decode.side_by_side import side_by_side
+from schemas.header_text import text_of_headers
 from schemas.records import (
     LOGICAL_MESSAGE,
     Change,
@@ -193,7 +194,7 @@ def row_of(record: KafkaRecord, decoded: Decoded | None) -> Row:
         case SourceMessage():
             return place | _message(decoded)
         case TopicRecord():
-            return place | _record(decoded) | {"metadata": _headers_text(record)}
+            return place | _record(decoded) | {"metadata": text_of_headers(record.every_header)}
         case TransactionBegin():
             return place | {
                 "kind": TRANSACTION_BEGIN,
@@ -224,7 +225,7 @@ def row_of(record: KafkaRecord, decoded: Decoded | None) -> Row:
                 "reason": decoded.reason,
                 "key": record.key,
                 "value": record.value,
-                "metadata": _headers_text(record),
+                "metadata": text_of_headers(record.every_header),
                 "source": decoded.source,
                 "table": decoded.table,
             }
@@ -304,18 +305,6 @@ def _message(message: SourceMessage) -> Row:
         "schema_id": message.schema_id,
         "value": message.value,
     }
-
-
-def _headers_text(record: KafkaRecord) -> str:
-    """Return a JSON object with one member for each header, in their order."""
-    values = ((name, None if v is None else v.hex()) for name, v in record.every_header)
-    return f"{{{', '.join(f'{json.dumps(name)}: {json.dumps(value)}' for name, value in values)}}}"
-
-
-def headers_of(text: str | None) -> list[tuple[str, bytes | None]]:
-    """Read the headers of a record of the log or of quarantine, all of them in their order."""
-    told: list[tuple[str, str | None]] = json.loads(text or "{}", object_pairs_hook=list)
-    return [(name, None if value is None else bytes.fromhex(value)) for name, value in told]
 
 
 def _utc(moment: datetime) -> datetime:

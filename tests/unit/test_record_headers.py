@@ -6,8 +6,9 @@ import json
 
 import pyarrow as pa
 
-from pipeline.decode.records import Decoder, Router, decode_batches, headers_of, kafka_records
+from pipeline.decode.records import Decoder, Router, decode_batches, kafka_records
 from pipeline.read.driver_reads import RECORDS
+from schemas.header_text import headers_of
 
 TOLD = [("trace", b"a"), ("other", b"\xff"), ("trace", None), ('q"', b"b"), ("trace", b"")]
 
