@@ -14,6 +14,7 @@ from projections.sql.tree import (
     Function,
     Grouped,
     Join,
+    JoinKind,
     Map,
     Match,
     Newest,
@@ -39,6 +40,12 @@ _LATE_GROUPS = (
     "late rows: until the source's closed_after (its lateness, where that is not declared) they "
     "correct results at once; later ones stay in the log and wait for: penstock replay "
     "--include-late"
+)
+_UNBOUND = "a join of streams without a bound in time keeps both sides whole"
+_NULLS = (
+    "NOT IN (SELECT …): a NULL that it gives leaves no row, and a row whose own value is NULL is "
+    "there while it gives none; both are watched by joins of their own, unless WHERE says IS NOT "
+    "NULL there and here"
 )
 _LATE_ROWS = "late rows: take part whenever they come; the latest event time wins"
 
@@ -103,12 +110,12 @@ def notes_of_steps(tree: Newest, beyond: str | None, *, stateful: bool) -> tuple
     notes = [kept, _LATE_GROUPS if stateful else _LATE_ROWS]
     for node in walk(tree):
         if isinstance(node, Join) and node.timed and not node.rest:
-            notes.append("a join of streams without a bound in time keeps both sides whole")
+            notes.append(_UNBOUND)
         if isinstance(node, Match) and node.within_us is None:
             notes.append("a pattern without WITHIN searches whole partitions at every change")
         if isinstance(node, Join):
-            notes += _latest_of(node.right)
-    notes += _folds(tree)
+            notes += [*_latest_of(node.right), *_nulls_of(node)]
+    notes = [*dict.fromkeys(notes), *_folds(tree)]
     if any(scan.kind is InputKind.PROJECTION for scan in scans(tree)) and _chooses(tree):
         notes.append(
             "rows of another projection have no place in time: where one of several has to be "
@@ -152,6 +159,18 @@ def _latest_of(right: Node) -> list[str]:
         f"join with the rows of {right.name} as they are: an update there repairs all old rows "
         "that read it; FOR SYSTEM_TIME AS OF is the cheaper form, and usually the meant one"
     ]
+
+
+def _nulls_of(join: Join) -> list[str]:
+    """Say what NOT IN does about NULL: it is an anti join with a group of all rows."""
+    right = join.right
+    while isinstance(right, Map):
+        right = right.input
+    if join.kind is not JoinKind.ANTI or not isinstance(right, Grouped):
+        return []
+    below = right.input
+    keys = [each for each in getattr(below, "outputs", ()) if each.name in right.keys]
+    return [_NULLS] if all(isinstance(each.expression, exp.Literal) for each in keys) else []
 
 
 def _chooses(tree: Newest) -> bool:

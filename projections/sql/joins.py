@@ -1,4 +1,4 @@
-"""JOIN in a query of several steps, and EXISTS and IN as the joins that they are."""
+"""JOIN in a query of several steps."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ def joined(names: Names, join: exp.Expr, left: Node, right: Node, source: QueryS
     at = offset_of(join.this, names.at)
     if is_of_one_row(join):
         one = (exp.Literal.number(1), exp.Literal.number(1))
-        return _paired(names, [one], [], [], left, right, JoinKind.LEFT)
+        kind = _KINDS[join.text("side").upper(), join.text("kind").upper()]
+        return _paired(names, [one], [], [], left, right, kind)
     kind = _kind(names.script, join, at)
     as_of = _as_of(names, join.this, source, at) if source.kind is InputKind.HISTORY else []
     if as_of and side_of(join) == "FULL":
@@ -262,83 +263,3 @@ def _family(kind: str) -> str:
     if kind in INTEGERS or kind in FLOATING or kind.startswith("DECIMAL"):
         return "number"
     return "time" if kind in TEMPORAL else kind
-
-
-def without_subqueries(script: Script, select: exp.Select, at: int) -> exp.Select:
-    """Write EXISTS and IN (SELECT …) in WHERE as semi joins, NOT EXISTS as an anti join."""
-    where = select.args.get("where")
-    parts = conjuncts(where.this if where is not None else None)
-    kept: list[exp.Expr] = []
-    made: list[exp.Expr] = []
-    for part in parts:
-        join = _as_join(script, part, len(made), at)
-        (kept if join is None else made).append(part if join is None else join)
-    if not made:
-        return select
-    changed = select.copy()
-    changed.set("joins", [*(changed.args.get("joins") or []), *made])
-    rest = exp.and_(*kept, copy=True) if kept else None
-    changed.set("where", exp.Where(this=rest) if rest is not None else None)
-    return changed
-
-
-def _as_join(script: Script, part: exp.Expr, number: int, at: int) -> exp.Expr | None:
-    part = unwrapped(part)
-    negated = isinstance(part, exp.Not)
-    inner = unwrapped(part.this) if negated else part
-    if isinstance(inner, exp.Exists):
-        return _exists(script, inner, "ANTI" if negated else "SEMI", at)
-    if not isinstance(inner, exp.In) or not inner.args.get("query"):
-        return None
-    if negated:
-        raise script.refusal(
-            "NOT IN (SELECT …) is not compiled: one NULL in it would leave no row",
-            at=offset_of(inner, at),
-            fix="Write NOT EXISTS (SELECT 1 FROM x WHERE x.key = …), or LEFT ANTI JOIN.",
-        )
-    query = inner.args["query"].this
-    given: Sequence[exp.Expr] = query.expressions if isinstance(query, exp.Select) else ()
-    if len(given) != 1:
-        raise script.refusal(
-            "IN (SELECT …) compares with one column",
-            at=offset_of(inner, at),
-            fix="Select one column, or write LEFT SEMI JOIN.",
-        )
-    name = f"penstock_in_{number}"
-    query = query.copy()
-    (item,) = query.expressions
-    value = item.this if isinstance(item, exp.Alias) else item
-    # A name of its own, which no column of the query around it has.
-    query.set("expressions", [exp.alias_(value.copy(), name)])
-    table = exp.Subquery(this=query, alias=exp.TableAlias(this=exp.to_identifier(name)))
-    return exp.Join(
-        this=table,
-        side="LEFT",
-        kind="SEMI",
-        on=exp.EQ(this=inner.this.copy(), expression=exp.column(name, table=name)),
-    )
-
-
-def _exists(script: Script, found: exp.Exists, kind: str, at: int) -> exp.Expr:
-    query = found.this
-    plain = isinstance(query, exp.Select) and not any(
-        content
-        for clause, content in query.args.items()
-        if clause not in ("expressions", "from_", "where") and content
-    )
-    where = query.args.get("where")
-    if not plain or where is None or query.args.get("from_") is None:
-        raise script.refusal(
-            "EXISTS takes a SELECT with FROM and WHERE alone",
-            at=offset_of(found, at),
-            fix="Write LEFT SEMI JOIN or LEFT ANTI JOIN with the conditions in ON.",
-        )
-    if any(each.find(exp.AggFunc) for each in query.expressions):
-        raise script.refusal(
-            "EXISTS of an aggregate: without GROUP BY there is always one row of it",
-            at=offset_of(found, at),
-            fix="Ask for rows: EXISTS (SELECT 1 FROM x WHERE x.key = …).",
-        )
-    return exp.Join(
-        this=query.args["from_"].this.copy(), side="LEFT", kind=kind, on=where.this.copy()
-    )

@@ -43,6 +43,7 @@ from projections.sql.scalar_subqueries import with_values
 from projections.sql.scope import QuerySource, joined_by_names
 from projections.sql.set_operations import distinct, in_both, in_first_alone
 from projections.sql.shape import HIDDEN_STREAM, InputKind
+from projections.sql.subquery_joins import without_subqueries
 from projections.sql.tree import (
     Computed,
     Map,
@@ -195,7 +196,7 @@ class _Reader:
         is_distinct(self.script, select, at)
         refuse_clauses(self.script, select, at, known=_STEPS)
         shared = shared_columns(select.args.get("joins") or [])
-        select = mirrored(self.script, joins.without_subqueries(self.script, select, at), at)
+        select = mirrored(self.script, without_subqueries(self.script, select, at), at)
         select = with_values(self.script, select, at, lambda query: self._columns(query, named, at))
         if select.args.get("from_") is None:
             raise self.script.refusal(

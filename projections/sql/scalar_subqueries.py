@@ -27,8 +27,14 @@ _FORM = (
 
 
 def is_of_one_row(join: exp.Expr) -> bool:
-    """Say whether a join is with the value of a subquery of all rows."""
+    """Say whether all rows are joined with one, as the value of a subquery of all rows."""
     return bool(join.meta.get(_ONE_ROW))
+
+
+def of_one_row(join: exp.Join) -> exp.Join:
+    """Return a join, marked as one of all rows with the one that its right side has, or none."""
+    join.meta[_ONE_ROW] = True
+    return join
 
 
 def with_values(script: Script, select: exp.Select, at: int, known: Known) -> exp.Select:
@@ -51,7 +57,7 @@ def with_values(script: Script, select: exp.Select, at: int, known: Known) -> ex
         if equal:
             join.set("on", exp.and_(*equal))
         else:
-            join.meta[_ONE_ROW] = True
+            of_one_row(join)
         joins.append(join)
         value: exp.Expr = exp.column(name, table=name)
         value.meta["start"] = offset_of(found, at)

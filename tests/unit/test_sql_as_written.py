@@ -296,6 +296,31 @@ def test_arguments_that_a_function_takes_are_taken(call: str) -> None:
     assert planned(f"SELECT event_id, {call} AS x {FROM}").tree
 
 
+KNOWN = f"(SELECT carrier {FROM} WHERE carrier > 'a')"
+"""A subquery of one input without NULL."""
+
+
+@pytest.mark.parametrize(
+    ("condition", "inputs"),
+    [
+        (f"carrier NOT IN (SELECT carrier {FROM})", 4),
+        (f"carrier NOT IN {KNOWN}", 3),
+        (f"carrier IS NOT NULL AND carrier NOT IN (SELECT carrier {FROM})", 3),
+        (f"NOT (carrier IN {KNOWN}) AND flight.Carrier IS NOT NULL", 2),
+        (f"carrier NOT IN (SELECT f.carrier {FROM} f WHERE NOT carrier IN ('a')) AND delay > 1", 3),
+        (f"carrier NOT IN {KNOWN} AND carrier NOT IN (SELECT code {FROM} WHERE code = 'b')", 5),
+        (f"delay NOT IN (SELECT COUNT(*) AS n {FROM} GROUP BY carrier) AND 1 < delay", 2),
+        (f"code NOT IN (SELECT carrier {FROM} WHERE carrier > 'a' GROUP BY CUBE(carrier))", 7),
+        (f"carrier IS NULL AND carrier NOT IN {KNOWN}", 3),
+        (f"coalesce(carrier, code) NOT IN {KNOWN} AND carrier > 'a'", 3),
+    ],
+)
+def test_not_in_watches_for_null_where_there_may_be_one(condition: str, inputs: int) -> None:
+    made = planned(f"SELECT event_id {FROM} WHERE {condition}")
+    assert len(made.inputs) == inputs
+    assert any("a NULL that it gives" in note for note in made.notes) == (inputs > 2)
+
+
 def test_a_moment_that_is_written_out_is_no_error_for_any_row() -> None:
     assert never_fails(expression("t >= TIMESTAMP '2024-01-01' AND d < DATE '2024-01-02'"))
     assert not never_fails(expression("n > CAST('x' AS INT)"))

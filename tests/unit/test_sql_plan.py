@@ -219,9 +219,9 @@ REFUSED = [
     ("SELECT flight {FROM} ORDER BY flight", "flight", "ORDER BY has no meaning"),
     ("SELECT flight {FROM} LIMIT 3", "3", "LIMIT without ORDER BY"),
     (
-        "SELECT flight {FROM} WHERE flight NOT IN (SELECT flight {FROM})",
+        "SELECT flight {FROM} WHERE flight NOT IN (SELECT flight, origin {FROM})",
         "flight NOT",
-        "NOT IN (SELECT …) is not compiled",
+        "NOT IN (SELECT …) compares with one column",
     ),
     (
         "SELECT flight {FROM} UNION ALL SELECT delay, origin {FROM}",

@@ -45,6 +45,16 @@ def _except(world: World) -> list[Row]:
     return _places(everywhere - _pairs(world.facts, _late))
 
 
+def _not_in(world: World, given: list[str | None]) -> list[Row]:
+    """A row passes where nothing is given, or where it is known to be none of what is."""
+    return [
+        {"position": fact.position}
+        for fact in world.facts
+        if not given
+        or (fact.carrier is not None and None not in given and fact.carrier not in given)
+    ]
+
+
 def _with_null(world: World) -> list[Row]:
     return [
         {"position": fact.position, "carrier": fact.carrier}
@@ -272,6 +282,24 @@ FURTHER = {
         f"SELECT position, carrier {FROM} WHERE delay > 0 "
         f"INTERSECT SELECT position, carrier {FROM} WHERE distance > 0",
         _with_null,
+    ),
+    "not in": _case(
+        "other_carriers",
+        "position",
+        f"SELECT position {FROM} WHERE carrier NOT IN "
+        f"(SELECT carrier {FROM} WHERE delay = 1 AND flight = 'f2')",
+        lambda world: _not_in(
+            world, [f.carrier for f in world.facts if f.delay == 1 and f.flight == "f2"]
+        ),
+    ),
+    "not in, without NULL": _case(
+        "other_known_carriers",
+        "position",
+        f"SELECT position {FROM} WHERE carrier NOT IN "
+        f"(SELECT a.carrier {FROM} a WHERE delay = 3 AND a.carrier IS NOT NULL)",
+        lambda world: _not_in(
+            world, [f.carrier for f in world.facts if f.delay == 3 and f.carrier]
+        ),
     ),
     "full": _case(
         "met",
