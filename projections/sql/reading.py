@@ -41,7 +41,7 @@ from projections.sql.ranking import Windows
 from projections.sql.resolving import Names
 from projections.sql.scalar_subqueries import with_values
 from projections.sql.scope import QuerySource, joined_by_names
-from projections.sql.set_operations import distinct, in_both, in_first_alone
+from projections.sql.set_operations import distinct, operated
 from projections.sql.shape import HIDDEN_STREAM, InputKind
 from projections.sql.subquery_joins import without_subqueries
 from projections.sql.tree import (
@@ -129,9 +129,8 @@ class _Reader:
             case exp.Union():
                 union = UnionAll(inputs=self._sides(node, named))
                 return distinct(union) if node.args.get("distinct") else union
-            case exp.Intersect() | exp.Except() if node.args.get("distinct"):
-                both = self._sides(node, named)
-                return (in_both if isinstance(node, exp.Intersect) else in_first_alone)(*both)
+            case exp.Intersect() | exp.Except():
+                return operated(node, *self._sides(node, named))
             case exp.Select():
                 return self._select(node, named)
             case _:

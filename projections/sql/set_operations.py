@@ -2,6 +2,9 @@
 
 Rows are compared as GROUP BY compares them: NULL is equal to NULL, and each row is there once. Of
 the two zeros of a floating column the one without a sign is there, as Spark has it.
+
+INTERSECT ALL and EXCEPT ALL number the rows that are equal, those of the second side first: of the
+first side as many are in both as the second one has, and the further ones are in the first alone.
 """
 
 from __future__ import annotations
@@ -10,19 +13,24 @@ from sqlglot import exp
 
 from projections.sql.catalog import Column
 from projections.sql.decimals import FLOATING
+from projections.sql.outer_joins import null_of
 from projections.sql.tree import (
     Call,
     Computed,
+    Frame,
     Function,
     Grouped,
     Map,
     Node,
+    Ordering,
+    Over,
     UnionAll,
     column,
     passed,
 )
 
 _FIRST, _SECOND = "__first", "__second"
+_PLACE, _MET = "__place", "__met"
 
 
 def distinct(node: Node) -> Grouped:
@@ -32,14 +40,45 @@ def distinct(node: Node) -> Grouped:
     return Grouped(input=node, keys=tuple(each.name for each in node.columns), calls=())
 
 
-def in_both(first: Node, second: Node) -> Map:
-    """Return the rows that two nodes with equal columns both have, each once."""
-    return _compared(first, second, column(f"{_SECOND}_has"))
+def operated(operation: exp.SetOperation, first: Node, second: Node) -> Map:
+    """Return the rows of INTERSECT, EXCEPT and their ALL of two nodes with equal columns."""
+    both = isinstance(operation, exp.Intersect)
+    if not operation.args.get("distinct"):
+        return _each_met(first, second, exp.LTE if both else exp.GT)
+    of_second = column(f"{_SECOND}_has")
+    return _compared(first, second, of_second if both else exp.Not(this=of_second))
 
 
-def in_first_alone(first: Node, second: Node) -> Map:
-    """Return the rows that the first of two nodes with equal columns has alone, each once."""
-    return _compared(first, second, exp.Not(this=column(f"{_SECOND}_has")))
+def _each_met(first: Node, second: Node, which: type[exp.Binary]) -> Map:
+    """Return the rows of the first side by their number among equal ones, and how many are met."""
+    of_second = (exp.true(), null_of("BOOLEAN"))
+    sides = tuple(
+        Map(
+            input=node,
+            outputs=(*_keys(node), Computed(name=_SECOND, expression=told, type="BOOLEAN")),
+        )
+        for node, told in zip((second, first), of_second, strict=True)
+    )
+    numbered = Over(
+        input=UnionAll(inputs=sides),
+        partition=tuple(each.name for each in first.columns),
+        order=(Ordering(column=_SECOND, descending=False, nulls_first=False),),
+        frame=Frame(rows=True, before=None, after=0),
+        calls=(
+            Call(name=_PLACE, function=Function.ROW_NUMBER, argument=None, kind="", type="INT"),
+            Call(
+                name=_MET,
+                function=Function.COUNT,
+                argument=_SECOND,
+                kind="BOOLEAN",
+                type="BIGINT",
+            ),
+        ),
+    )
+    of_first = exp.Is(this=column(_SECOND), expression=exp.Null())
+    last = exp.Add(this=column(_MET), expression=column(_MET))
+    where = (of_first, which(this=column(_PLACE), expression=last))
+    return Map(input=numbered, outputs=passed(first.columns), where=where)
 
 
 def _compared(first: Node, second: Node, of_second: exp.Expr) -> Map:

@@ -74,7 +74,7 @@ TABLES = ("foreign key, grouped by the other", "three on each other", "tables, a
 """Of tables and projections the cases that have what others have too."""
 FURTHER = ("cumulating", "ranks", "count windows", "two streams", "semi", "in", "union")
 FURTHER += ("except", "right", "cube", "rollup", "as of, semi", "as of, anti", "as of, right")
-FURTHER += ("not in, without NULL",)
+FURTHER += ("intersect all", "not in, without NULL")
 FURTHER += ("pattern, overlapping", "pattern, reluctant", "pattern, all rows together")
 """What other cases have too, in another combination."""
 

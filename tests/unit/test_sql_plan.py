@@ -353,7 +353,11 @@ REFUSED = [
     ),
     ("SELECT flight, (SELECT MAX(delay) + 1 {FROM}) AS m {FROM}", "MAX", "one value of all"),
     ("SELECT v.k AS flight FROM (VALUES (1)) AS v(k)", "1", "VALUES is not compiled"),
-    ("SELECT carrier {FROM} INTERSECT ALL SELECT origin {FROM}", "carrier", "INTERSECT ALL is"),
+    (
+        "SELECT flight {FROM} INTERSECT ALL SELECT delay {FROM}",
+        "delay",
+        "of a INTERSECT ALL is STRING above and INT",
+    ),
     ("SELECT flight {FROM} GROUP BY 3", "3", "there are 1 columns"),
     ("SELECT flight, first(delay) AS x {FROM} GROUP BY flight", "first", "order of arrival"),
     ("SELECT flight, sum(max(delay)) AS x {FROM} GROUP BY flight", "max", "MAX(…) inside SUM(…)"),

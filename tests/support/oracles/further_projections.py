@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
@@ -43,6 +43,16 @@ def _intersect(world: World) -> list[Row]:
 def _except(world: World) -> list[Row]:
     everywhere = _pairs(world.facts, lambda fact: True)
     return _places(everywhere - _pairs(world.facts, _late))
+
+
+def _counted_pairs(world: World, *, alone: bool) -> list[Row]:
+    everywhere = Counter((fact.flight, fact.carrier) for fact in world.facts)
+    late = Counter((fact.flight, fact.carrier) for fact in world.facts if _late(fact))
+    left = everywhere - late if alone else everywhere & late
+    return [
+        {"flight": flight, "carrier": carrier or "none", "n": n}
+        for (flight, carrier), n in left.items()
+    ]
 
 
 def _not_in(world: World, given: list[str | None]) -> list[Row]:
@@ -282,6 +292,22 @@ FURTHER = {
         f"SELECT position, carrier {FROM} WHERE delay > 0 "
         f"INTERSECT SELECT position, carrier {FROM} WHERE distance > 0",
         _with_null,
+    ),
+    "except all": _case(
+        "more_than_late",
+        "flight, carrier",
+        "SELECT flight, coalesce(carrier, 'none') AS carrier, COUNT(*) AS n FROM ("
+        f"SELECT flight, carrier {FROM} EXCEPT ALL SELECT flight, carrier {FROM} WHERE delay > 0"
+        ") x GROUP BY flight, carrier",
+        lambda world: _counted_pairs(world, alone=True),
+    ),
+    "intersect all": _case(
+        "as_often_late",
+        "flight, carrier",
+        "SELECT flight, coalesce(carrier, 'none') AS carrier, COUNT(*) AS n FROM ("
+        f"SELECT flight, carrier {FROM} WHERE delay > 0 INTERSECT ALL SELECT flight, carrier {FROM}"
+        ") x GROUP BY flight, carrier",
+        lambda world: _counted_pairs(world, alone=False),
     ),
     "not in": _case(
         "other_carriers",
