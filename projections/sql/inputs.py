@@ -89,6 +89,13 @@ def source_at(
             if called
             else "Make the inner query a projection of its own, or join the table itself.",
         )
+    if table.args.get("pivots"):
+        raise script.refusal(
+            "PIVOT groups by all columns that it does not name: a new field would change them",
+            at=at,
+            fix="Name them in a subquery, FROM (SELECT key, region, amount FROM …) PIVOT (…), or "
+            "write a column for each value: SUM(x) FILTER (WHERE region = 'north') AS north.",
+        )
     for clause, content in table.args.items():
         if content and clause not in ("this", "db", "catalog", "alias", "version"):
             raise script.refusal(

@@ -142,6 +142,11 @@ def resolved(scope: QueryScope, node: exp.Expr, *, aggregates: bool = False) -> 
     return scope.resolve(node)
 
 
+def named_as(name: str) -> bool:
+    """Say whether a column of a table may have this name."""
+    return name.isidentifier() and name.isascii() and not name.startswith("_")
+
+
 def read_items(script: Script, select: exp.Expr, at: int) -> list[Output]:
     """Read the result columns of a SELECT, each with a name."""
     items = []
@@ -162,7 +167,7 @@ def read_items(script: Script, select: exp.Expr, at: int) -> list[Output]:
             )
         if isinstance(value, exp.Column) and isinstance(value.this, exp.Star):
             name = "star"
-        if not (name.isidentifier() and name.isascii()) or name.startswith("_"):
+        if not named_as(name):
             raise script.refusal(
                 f"{name!r} cannot name a column of a table",
                 at=place,
@@ -175,13 +180,27 @@ def read_items(script: Script, select: exp.Expr, at: int) -> list[Output]:
 def _output(scope: QueryScope, item: Output, grouped: bool) -> Output:
     check(scope.script, item.expression, at=item.at, aggregates=True)
     if not grouped and has_aggregate(item.expression):
-        raise scope.script.refusal(
-            f"an aggregate in {item.name} without GROUP BY: the result would have no key",
-            at=item.at,
-            fix="Add GROUP BY with the columns of the key; for one total of everything select "
-            "'all' AS scope, GROUP BY 'all', key = 'scope'.",
-        )
+        raise _total(scope.script, item)
     return replace(item, expression=scope.resolve(item.expression))
+
+
+def refuse_totals(script: Script, items: list[Output]) -> None:
+    """Refuse aggregates, other than before OVER, in a SELECT without GROUP BY."""
+    for item in items:
+        outside = item.expression.copy().transform(
+            lambda node: exp.Null() if isinstance(node, exp.Window) else node
+        )
+        if has_aggregate(outside):
+            raise _total(script, item)
+
+
+def _total(script: Script, item: Output) -> InvalidRequest:
+    return script.refusal(
+        f"an aggregate in {item.name} without GROUP BY: the result would have no key",
+        at=item.at,
+        fix="Add GROUP BY with the columns of the key; for one total of everything select "
+        "'all' AS scope, GROUP BY 'all', key = 'scope'.",
+    )
 
 
 def unique(script: Script, outputs: tuple[Output, ...]) -> None:

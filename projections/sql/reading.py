@@ -15,7 +15,7 @@ from sqlglot import exp
 from projections.sql import joins
 from projections.sql.catalog import Catalog, Relation
 from projections.sql.emission import emitted
-from projections.sql.expressions import conjuncts, has_aggregate
+from projections.sql.expressions import conjuncts
 from projections.sql.finality import final
 from projections.sql.first_rows import with_first_rows
 from projections.sql.group_choice import choice_of
@@ -27,13 +27,14 @@ from projections.sql.matching import matched
 from projections.sql.named_windows import with_named_windows
 from projections.sql.outer_joins import full, mirrored, shared_columns, side_of
 from projections.sql.parse import ProjectionDecl
+from projections.sql.pivots import alias_of, pivoted
 from projections.sql.places import Script, offset_of
 from projections.sql.query import (
-    Output,
     is_distinct,
     read_items,
     refuse_clauses,
     refuse_others,
+    refuse_totals,
     resolved,
     unique,
 )
@@ -59,7 +60,7 @@ from projections.sql.type_names import normal
 from projections.sql.windows import is_session
 
 _STEPS = ("with_", "qualify", "distinct")
-_AROUND = ("this", "expression", "distinct", "with_", "alias")
+_AROUND = ("this", "expression", "distinct", "with_", "alias", "pivots")
 """What a query in brackets, or several with UNION and its like between, may have of its own."""
 """Clauses of a query of several steps that a query of one step does not have."""
 
@@ -271,7 +272,7 @@ class _Reader:
         if select.args.get("group") is not None:
             made: Node = grouped(names, select, node, items)
         else:
-            _refuse_totals(self.script, items)
+            refuse_totals(self.script, items)
             if select.args.get("having") is not None:
                 raise self.script.refusal(
                     "HAVING without GROUP BY", at=at, fix="Use WHERE for single rows."
@@ -290,10 +291,10 @@ class _Reader:
             if isinstance(item, exp.Subquery):
                 refuse_others(self.script, item, at, _AROUND)
             self._refuse_columns(item)
-            query, rest = inner
+            query, rest = pivoted(self.script, item, inner[0], at), inner[1]
             clause = clause_of(query, self.matches)
             node = self.query(query, rest) if clause is None else self._match(query, clause, rest)
-            alias = str(item.alias_or_name) or f"query_{len(before)}"
+            alias = alias_of(item) or f"query_{len(before)}"
             relation = Relation(name=alias, columns=node.columns, key=(), event_time=None)
             source = QuerySource(
                 alias=alias,
@@ -379,17 +380,3 @@ def _named_alike(part: exp.Expr, first: Node) -> exp.Expr:
 
 def _has_facts(node: Node) -> bool:
     return any(isinstance(each, Scan) and each.kind is InputKind.STREAM for each in walk(node))
-
-
-def _refuse_totals(script: Script, items: list[Output]) -> None:
-    for item in items:
-        outside = item.expression.copy().transform(
-            lambda node: exp.Null() if isinstance(node, exp.Window) else node
-        )
-        if has_aggregate(outside):
-            raise script.refusal(
-                f"an aggregate in {item.name} without GROUP BY: the result would have no key",
-                at=item.at,
-                fix="Add GROUP BY with the columns of the key; for one total of everything select "
-                "'all' AS scope, GROUP BY 'all', key = 'scope'.",
-            )

@@ -86,10 +86,11 @@ def _said(found: exp.Expr) -> tuple[str, str] | None:
             "Write x IN (SELECT …) or EXISTS (SELECT …), x > (SELECT MAX(y) FROM …), or each "
             "comparison by itself: a LIKE 'x%' OR a LIKE 'y%'.",
         )
-    if isinstance(found, exp.Pivot):
+    if isinstance(found, exp.Pivot) and found.args.get("unpivot"):
         return (
-            "PIVOT and UNPIVOT are not compiled",
-            "Write a column for each value: SUM(x) FILTER (WHERE region = 'north') AS north.",
+            "UNPIVOT is not compiled",
+            "Write a SELECT for each column: SELECT key, 'north' AS region, north AS amount FROM t "
+            "UNION ALL SELECT key, 'south', south FROM t.",
         )
     if isinstance(found, exp.Floor | exp.Ceil) and found.args.get("to") is not None:
         unit = found.text("to").upper()

@@ -10,6 +10,7 @@ from tests.support.oracles.sql_world import planned
 FROM = "FROM STREAM events.flight.departed"
 AT = "occurred_at"
 GROUPS = f"SELECT carrier AS position, COUNT(*) AS n {FROM}"
+PIVOT = f"SELECT position, a FROM (SELECT position, carrier, delay {FROM}) PIVOT "
 JOINED = "SELECT carrier, MAX(delay) AS m FROM STREAM events.flight.departed GROUP BY carrier"
 
 
@@ -39,6 +40,23 @@ def rows_sql(query: str) -> str:
         (f"SELECT position, e {FROM} CROSS JOIN UNNEST(x) AS t (e)", "as rows", "element_at"),
         (f"SELECT position, explode(x) AS e {FROM}", "as rows", "element_at"),
         (f"SELECT position, a {FROM} PIVOT (SUM(delay) FOR carrier IN ('a'))", "PIVOT", "FILTER"),
+        (f"SELECT position, v {FROM} UNPIVOT (v FOR c IN (delay))", "UNPIVOT", "UNION ALL"),
+        (f"{PIVOT}(SUM(delay) FOR carrier IN ('a-b'))", "without a name", "'north-east' AS"),
+        (f"{PIVOT}(SUM(delay), COUNT(*) FOR carrier IN ('a'))", "without a name", "AS total"),
+        (f"{PIVOT}(SUM(delay) FOR carrier IN (SELECT 'a'))", "values, written out", "PIVOT (SUM"),
+        (f"{PIVOT}(SUM(delay) FOR carrier IN (position))", "values, written out", "PIVOT (SUM"),
+        (f"{PIVOT}(upper(carrier) FOR carrier IN ('a'))", "aggregates alone", "PIVOT (SUM"),
+        (f"{PIVOT}(SUM(delay) FOR carrier IN ('a')) AS p (position, b)", "names of col", "PIVOT ("),
+        (
+            f"{PIVOT}(MAX(position) FOR (carrier, delay) IN (('a', 1) AS b))",
+            "no column by which",
+            "P",
+        ),
+        (
+            f"{PIVOT}(SUM(delay) FOR (carrier, position) IN (('a', 1, 2) AS a))",
+            "as many parts",
+            "P",
+        ),
         (f"SELECT a.position {FROM} a LEFT JOIN LATERAL ({JOINED}) b ON true", "LATERAL", "Join"),
         (
             f"SELECT DISTINCT ON (carrier) position {FROM} ORDER BY carrier",

@@ -242,6 +242,8 @@ def test_a_condition_is_asked_only_where_those_before_it_hold(condition: str) ->
         f"SELECT event_id, distance {FROM} UNION SELECT event_id, distance {FROM}",
         f"SELECT event_id, distance {FROM} INTERSECT SELECT event_id, distance {FROM}",
         f"SELECT event_id, distance {FROM} EXCEPT SELECT code AS event_id, distance {FROM}",
+        f"SELECT event_id, distance {FROM} INTERSECT ALL SELECT event_id, distance {FROM}",
+        f"SELECT event_id, distance {FROM} EXCEPT ALL SELECT code AS event_id, distance {FROM}",
     ],
 )
 def test_of_two_zeros_a_distinct_row_has_the_one_without_a_sign(query: str) -> None:
@@ -319,6 +321,25 @@ def test_not_in_watches_for_null_where_there_may_be_one(condition: str, inputs: 
     made = planned(f"SELECT event_id {FROM} WHERE {condition}")
     assert len(made.inputs) == inputs
     assert any("a NULL that it gives" in note for note in made.notes) == (inputs > 2)
+
+
+PIVOT = f"(SELECT event_id, carrier, delay, late {FROM}) PIVOT "
+
+
+@pytest.mark.parametrize(
+    ("pivot", "names"),
+    [
+        ("(SUM(delay) FOR carrier IN ('a', 'b' AS other))", "event_id late a other"),
+        ("(SUM(delay) AS d FOR carrier IN (('a')))", "event_id late a"),
+        ("(MAX(delay) AS d, COUNT(*) AS n FOR carrier IN ('a', NULL AS o))", "event_id a_d o_n"),
+        ("(COUNT(delay) FOR late IN (TRUE, false))", "event_id carrier true false"),
+        ("(MAX(delay) FOR (carrier, late) IN (('a', true) AS a))", "event_id a"),
+    ],
+)
+def test_a_pivot_has_the_columns_that_spark_gives_it(pivot: str, names: str) -> None:
+    read = ", ".join(f"`{name}`" for name in names.split())
+    made = planned(f"SELECT {read} FROM {PIVOT}{pivot}")
+    assert [each.name for each in made.columns] == names.split()
 
 
 def test_a_moment_that_is_written_out_is_no_error_for_any_row() -> None:

@@ -65,6 +65,20 @@ def _not_in(world: World, given: list[str | None]) -> list[Row]:
     ]
 
 
+def _across(world: World) -> list[Row]:
+    def of(facts: list[Fact], origin: str) -> tuple[int | None, int | None]:
+        found = [fact for fact in facts if fact.origin == origin]
+        return _total(found), len(found) or None
+
+    rows: list[Row] = []
+    for key, facts in _sets(world, [lambda f: (f.flight,)]).items():
+        (late, n), (further, m) = of(facts, "JFK"), of(facts, "LGA")
+        rows.append(
+            {"flight": key[0], "jfk_late": late, "jfk_n": n, "LGA_late": further, "LGA_n": m}
+        )
+    return rows
+
+
 def _with_null(world: World) -> list[Row]:
     return [
         {"position": fact.position, "carrier": fact.carrier}
@@ -326,6 +340,14 @@ FURTHER = {
         lambda world: _not_in(
             world, [f.carrier for f in world.facts if f.delay == 3 and f.carrier]
         ),
+    ),
+    "pivot": _case(
+        "across",
+        "flight",
+        "SELECT p.flight, jfk_late, jfk_n, LGA_late, p.LGA_n FROM "
+        f"(SELECT flight, origin, delay {FROM}) x PIVOT (SUM(x.delay) AS late, COUNT(*) AS n "
+        "FOR origin IN ('JFK' AS jfk, 'LGA')) p",
+        _across,
     ),
     "full": _case(
         "met",
