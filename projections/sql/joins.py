@@ -58,7 +58,7 @@ def joined(names: Names, join: exp.Expr, left: Node, right: Node, source: QueryS
         one = (exp.Literal.number(1), exp.Literal.number(1))
         kind = _KINDS[join.text("side").upper(), join.text("kind").upper()]
         return _paired(names, [one], [], [], left, right, kind)
-    kind = _kind(names.script, join, at)
+    kind = kind_of(names.script, join, at)
     as_of = _as_of(names, join.this, source, at) if source.kind is InputKind.HISTORY else []
     if as_of and side_of(join) == "FULL":
         raise names.script.refusal(
@@ -67,7 +67,7 @@ def joined(names: Names, join: exp.Expr, left: Node, right: Node, source: QueryS
             fix="Write LEFT JOIN, or join the table as it is: FULL JOIN x ON x.key = ….",
         )
     # A version is looked up before it is asked what it has: another one may not have it.
-    conditions = (*as_of, *_conditions(names, join, source, at))
+    conditions = (*as_of, *conditions_of(names, join, source, at))
     made = _with_conditions(names, conditions, left, right, kind, at)
     return replace(
         made,
@@ -84,7 +84,7 @@ def unmatched(
     `timed`: there are facts among the rows of the left side.
     """
     at = offset_of(join.this, names.at)
-    conditions = _conditions(names, join, source, at)
+    conditions = conditions_of(names, join, source, at)
     made = _with_conditions(names, conditions, right, left, JoinKind.ANTI, at)
     return replace(made, timed=timed)
 
@@ -101,15 +101,15 @@ def _with_conditions(
     theirs = {each.name for each in right.columns}
     pairs, rest, right_only = [], [], []
     for place, part in enumerate(conditions):
-        before, pair = conditions[:place], _pair(part, ours, theirs)
+        before, pair = conditions[:place], pair_of(part, ours, theirs)
         read = used(part)
         alone = next((side for side in (ours, theirs) if read and read <= side), None)
         if pair is not None:
-            _check_types(names, pair, part, at)
-            pairs.append((_guarded(pair[0], before, ours), _guarded(pair[1], before, theirs)))
+            check_types(names, pair, part, at)
+            pairs.append((guarded(pair[0], before, ours), guarded(pair[1], before, theirs)))
         elif alone is not None and not never_fails(part) and not _all_of(before, alone):
             # It would be asked of all rows of its side, were it not for what stands before it.
-            rest.append(_asked_after(before, part, otherwise=exp.false()))
+            rest.append(asked_after(before, part, otherwise=exp.false()))
         elif alone is theirs:
             right_only.append(part)
         else:
@@ -123,13 +123,13 @@ def _with_conditions(
     return _paired(names, pairs, rest, right_only, left, right, kind)
 
 
-def _guarded(side: exp.Expr, before: Sequence[exp.Expr], columns: set[str]) -> exp.Expr:
+def guarded(side: exp.Expr, before: Sequence[exp.Expr], columns: set[str]) -> exp.Expr:
     """Return a side of a pair, NULL where a condition before it on the same columns fails."""
     own = [each for each in before if _all_of([each], columns)]
-    return side if never_fails(side) or not own else _asked_after(own, side)
+    return side if never_fails(side) or not own else asked_after(own, side)
 
 
-def _asked_after(
+def asked_after(
     before: Sequence[exp.Expr], asked: exp.Expr, otherwise: exp.Expr | None = None
 ) -> exp.Expr:
     """Return an expression that is asked where all conditions before it hold.
@@ -167,7 +167,8 @@ def _paired(
     )
 
 
-def _kind(script: Script, join: exp.Expr, at: int) -> JoinKind:
+def kind_of(script: Script, join: exp.Expr, at: int) -> JoinKind:
+    """Return what a join gives. Raises `InvalidRequest` for one that is not compiled."""
     side, word = join.text("side").upper(), join.text("kind").upper()
     known = ("this", "side", "kind", "on", "using", "pivots")
     unknown = [clause for clause, content in join.args.items() if content and clause not in known]
@@ -184,7 +185,8 @@ def _kind(script: Script, join: exp.Expr, at: int) -> JoinKind:
     return kind
 
 
-def _conditions(names: Names, join: exp.Expr, source: QuerySource, at: int) -> list[exp.Expr]:
+def conditions_of(names: Names, join: exp.Expr, source: QuerySource, at: int) -> list[exp.Expr]:
+    """Return the conditions of a join, over the columns of the tree."""
     written = list(conjuncts(join.args.get("on")))
     for name in join.args.get("using") or []:
         if name.name.lower() in names.scope.shared:
@@ -238,7 +240,8 @@ def _as_of(names: Names, table: exp.Expr, source: QuerySource, at: int) -> list[
     return [exp.LTE(this=begins, expression=time), exp.Paren(this=holds)]
 
 
-def _pair(part: exp.Expr, ours: set[str], theirs: set[str]) -> tuple[exp.Expr, exp.Expr] | None:
+def pair_of(part: exp.Expr, ours: set[str], theirs: set[str]) -> tuple[exp.Expr, exp.Expr] | None:
+    """Return what a condition equates, of the left side and of the right one; None for neither."""
     if not isinstance(part, exp.EQ):
         return None
     one, other = unwrapped(part.this), unwrapped(part.expression)
@@ -248,7 +251,8 @@ def _pair(part: exp.Expr, ours: set[str], theirs: set[str]) -> tuple[exp.Expr, e
     return None
 
 
-def _check_types(names: Names, pair: tuple[exp.Expr, exp.Expr], part: exp.Expr, at: int) -> None:
+def check_types(names: Names, pair: tuple[exp.Expr, exp.Expr], part: exp.Expr, at: int) -> None:
+    """Refuse a comparison of two types that would convert one of them."""
     kinds = [names.type_of(side) for side in pair]
     families = [_family(kind) for kind in kinds]
     if all(families) and families[0] != families[1]:

@@ -14,6 +14,7 @@ from sqlglot import exp
 
 from projections.sql import joins
 from projections.sql.catalog import Catalog, Relation
+from projections.sql.constant_rows import ConstantRows, constant_rows
 from projections.sql.emission import emitted
 from projections.sql.expressions import conjuncts
 from projections.sql.finality import final
@@ -77,7 +78,7 @@ def several_steps(query: exp.Expr) -> bool:
     return (
         bool(sides & {"RIGHT", "FULL"})
         or has_sets(query)
-        or any(isinstance(each, exp.Stream) for each in joined)
+        or any(isinstance(each, exp.Stream | exp.Values) for each in joined)
         or any(
             isinstance(each, exp.Table) and not each.args.get("version")
             for each in (first, *joined)
@@ -233,10 +234,13 @@ class _Reader:
         sources = [first]
         written = select.args.get("joins") or []
         for place, join in enumerate(written[:count]):
-            right, source = self._input(join.this, named, sources, at)
+            right, source = self._joined_input(join.this, named, sources, at)
             names = Names(self.script, [*sources, source], at=at)
             names.scope.shared = shared_columns(written[:place])
-            made: Node = joins.joined(names, join, node, right, source)
+            if isinstance(right, ConstantRows):
+                made: Node = right.joined(names, join, node)
+            else:
+                made = joins.joined(names, join, node, right, source)
             if side_of(join) == "FULL":
                 left, before = self._joined(select, place, named, at)
                 right, source = self._input(join.this, named, before, at)
@@ -254,7 +258,7 @@ class _Reader:
         first = select.args.get("from_")
         items = [] if first is None else [first.this]
         for item in (*items, *(join.this for join in select.args.get("joins") or [])):
-            sources.append(self._input(item, named, sources, at)[1])
+            sources.append(self._joined_input(item, named, sources, at)[1])
         self.scanned = scanned
         return {name for source in sources for name in source.columns}
 
@@ -314,15 +318,22 @@ class _Reader:
                 columns=own,
             )
             self.scanned += 1
-        if source.alias.lower() in {known.alias.lower() for known in before}:
-            raise self.script.refusal(
-                f"two inputs are named {source.alias}", at=at, fix="Give one of them another alias."
-            )
+        self._refuse_alike(source, before, at)
         outputs = tuple(
             Computed(name=f"{source.alias}.{c.name}", expression=column(c.name), type=c.type)
             for c in node.columns
         )
         return Map(input=node, outputs=outputs), source
+
+    def _joined_input(
+        self, item: exp.Expr, named: Mapping[str, exp.Expr], before: list[QuerySource], at: int
+    ) -> tuple[Node | ConstantRows, QuerySource]:
+        """Read what stands in JOIN."""
+        if not isinstance(item, exp.Values):
+            return self._input(item, named, before, at)
+        rows = constant_rows(self.script, item, index=self.scanned, at=at)
+        self._refuse_alike(rows.source, before, at)
+        return rows, rows.source
 
     def _match(self, query: exp.Expr, clause: MatchClause, named: Mapping[str, exp.Expr]) -> Node:
         rows, source = self._input(query.args["from_"].this, named, [], clause.at)
@@ -341,6 +352,12 @@ class _Reader:
                     return query, before
                 before[name] = query
         return None
+
+    def _refuse_alike(self, source: QuerySource, before: list[QuerySource], at: int) -> None:
+        if source.alias.lower() in {known.alias.lower() for known in before}:
+            raise self.script.refusal(
+                f"two inputs are named {source.alias}", at=at, fix="Give one of them another alias."
+            )
 
     def _check_versions(
         self, item: exp.Expr, source: QuerySource, before: list[QuerySource], at: int

@@ -10,6 +10,7 @@ from tests.support.oracles.sql_world import planned
 FROM = "FROM STREAM events.flight.departed"
 AT = "occurred_at"
 GROUPS = f"SELECT carrier AS position, COUNT(*) AS n {FROM}"
+VALUES = f"SELECT a.position {FROM} a JOIN (VALUES "
 PIVOT = f"SELECT position, a FROM (SELECT position, carrier, delay {FROM}) PIVOT "
 JOINED = "SELECT carrier, MAX(delay) AS m FROM STREAM events.flight.departed GROUP BY carrier"
 
@@ -69,6 +70,17 @@ def rows_sql(query: str) -> str:
             "IGNORE NULLS before OVER",
             "Before OVER",
         ),
+        (f"{VALUES}('a', 1), ('a', 2)) v(k, n) ON v.k = a.carrier", "met by the same row", "own"),
+        (f"{VALUES}('a', 1), ('b')) v(k, n) ON v.k = a.carrier", "other numbers", "each column"),
+        (f"{VALUES}(1, 1), ('b', 2)) v(k, n) ON v.k = a.carrier", "no one type", "CAST"),
+        (f"{VALUES}(1, 1), (2, 2)) v(k, n) ON v.k = a.carrier", "INT", "Convert"),
+        (f"{VALUES}(1, 1), (2, 2)) v(k, n) ON v.k > a.delay", "equates none", "ON v.k = x.k"),
+        (f"{VALUES}(1, 1), (2, 2)) v(k, n) ON v.k = a.distance", "the key of VALUES", "own"),
+        (f"{VALUES}(CAST(1.4 AS INT), 1)) v(k, n) ON v.k = a.delay", "the key of VALUES", "own"),
+        (f"{VALUES}(delay, 1)) v(k, n) ON v.k = a.delay", "reads a column", "Write the values"),
+        (f"{VALUES}(1, 1)) ON true", "without names", "AS v(k, name)"),
+        (f"{VALUES}(1, 1)) v(k, K) ON v.k = a.delay", "without names", "AS v(k, name)"),
+        (f"{VALUES.replace('JOIN', 'FULL JOIN')}(1, 1)) v(k, n) ON k = delay", "FULL JOIN", "own"),
         (f"SELECT a.position {FROM} a NATURAL JOIN ({JOINED}) b", "NATURAL JOIN", "JOIN x ON"),
     ],
 )

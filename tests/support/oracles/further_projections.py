@@ -79,6 +79,27 @@ def _across(world: World) -> list[Row]:
     return rows
 
 
+PLACES = "(VALUES ('JFK', 'Kennedy', 1), ('LGA', NULL, 2), (NULL, 'nowhere', 3)) v(code, name, far)"
+_PLACES: dict[str, tuple[str | None, int]] = {"JFK": ("Kennedy", 1), "LGA": (None, 2)}
+
+
+def _in_places(world: World) -> list[Row]:
+    """A row whose place is later than it, and of the flights of JFK those that are not AA."""
+    rows: list[Row] = []
+    for fact in world.facts:
+        name, far = _PLACES[fact.origin]
+        met = fact.delay is not None and far > fact.delay
+        if fact.origin == "JFK" and (fact.carrier is None or fact.carrier != "AA"):
+            rows.append(
+                {
+                    "position": fact.position,
+                    "name": name if met else "none",
+                    "far": far if met else None,
+                }
+            )
+    return rows
+
+
 def _with_null(world: World) -> list[Row]:
     return [
         {"position": fact.position, "carrier": fact.carrier}
@@ -348,6 +369,15 @@ FURTHER = {
         f"(SELECT flight, origin, delay {FROM}) x PIVOT (SUM(x.delay) AS late, COUNT(*) AS n "
         "FOR origin IN ('JFK' AS jfk, 'LGA')) p",
         _across,
+    ),
+    "values": _case(
+        "in_places",
+        "position",
+        f"SELECT position, coalesce(v.name, 'none') AS name, v.far {FROM} e "
+        f"LEFT JOIN {PLACES} ON v.code = e.origin AND v.far > e.delay "
+        "JOIN (VALUES ('JFK'), ('EWR')) AS w(origin) USING (origin) LEFT ANTI JOIN "
+        "(VALUES ('AA', 'JFK')) n(carrier, code) ON n.carrier = e.carrier AND n.code = w.origin",
+        _in_places,
     ),
     "full": _case(
         "met",
