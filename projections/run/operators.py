@@ -283,7 +283,10 @@ class JoinOperator:
         self._tables = _Tables(connection, number)
         self._node = node
         self._sides = {"left": left_changes, "right": right_changes}
-        self._columns = {"left": all_columns(node.left), "right": all_columns(node.right)}
+        # Of a right side that gives no columns it matters which rows there are, not when they came.
+        self._alone = node.kind in (JoinKind.SEMI, JoinKind.ANTI)
+        right = Listed.of(node.right) if self._alone else all_columns(node.right)
+        self._columns = {"left": all_columns(node.left), "right": right}
         self._keys = {
             "left": [TEXT.name(ours) for ours, _ in node.pairs],
             "right": [TEXT.name(theirs) for _, theirs in node.pairs],
@@ -309,12 +312,13 @@ class JoinOperator:
         self._find("right_before", "right", ("left_came", "right_came"))
         right_now = f"FROM {tables.name('right_before')} UNION ALL FROM {tables.name('right_came')}"
         tables.fresh("right_now", consolidated(right_now, self._columns["right"]))
-        self._find("left_near", "left", ("right_came",))
+        turned = self._turned()
+        self._find("left_near", "left", (turned,))
         on = join_condition(self._node, TEXT)
         tables.fresh(
             "left_met",
             f"SELECT l.* FROM {tables.name('left_near')} l "
-            f"SEMI JOIN {tables.name('right_came')} r ON {on}",
+            f"SEMI JOIN {tables.name(turned)} r ON {on}",
         )
         parts = [
             self._joined(tables.name("left_came"), tables.name("right_now")),
@@ -336,6 +340,19 @@ class JoinOperator:
 
     def _resting(self) -> bool:
         return self._tables.empty("left_came") and self._tables.empty("right_came")
+
+    def _turned(self) -> str:
+        """Return the table of right rows whose change may change what left rows give.
+
+        Of a semi or an anti join these are rows of which there were none, or are none any more.
+        """
+        if not self._alone:
+            return "right_came"
+        columns = self._columns["right"]
+        now, before = map(self._tables.name, ("right_now", "right_before"))
+        both = f"SELECT {columns}, 1 AS _w FROM {now} UNION ALL SELECT {columns}, -1 FROM {before}"
+        self._tables.fresh("right_turned", consolidated(both, columns))
+        return "right_turned"
 
     def _joined(self, left: str, right: str, *, sign: str = "") -> str:
         weight = _TAKEN[self._node.kind]

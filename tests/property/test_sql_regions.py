@@ -6,20 +6,21 @@ plain Python over all facts at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from projections.run import operators
+from projections.run.operators import JoinOperator
 from projections.sql.certified import uncertified
 from tests.support.oracles.further_projections import FURTHER
 from tests.support.oracles.pattern_projections import PATTERNS
 from tests.support.oracles.region_projections import CASES as REGIONS
 from tests.support.oracles.region_world import Kept, tree_of
 from tests.support.oracles.sql_arrivals import worlds
-from tests.support.oracles.sql_world import World, canonical
+from tests.support.oracles.sql_world import Fact, World, canonical
 from tests.support.services.tier import examples
 
 
@@ -50,6 +51,29 @@ def test_p6_many_orders_of_arrival_give_the_batch(
     name: str, world: World, lost: int | None
 ) -> None:
     keep(name, world, lost)
+
+
+@pytest.mark.parametrize("name", ["in", "not in"])
+def test_what_is_among_the_values_already_touches_no_row(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = JoinOperator._find
+
+    def finding(self: JoinOperator, what: str, side: str, came: Sequence[str]) -> None:
+        find(self, what, side, came)
+        assert what != "left_near" or self._tables.empty(what)
+
+    facts = [
+        Fact(place, 1 + place // 4, "f2", carrier, "JFK", place, delay, 1.0)
+        for place, (carrier, delay) in enumerate([("AA", 3), ("UA", 0), (None, 1), ("UA", 1)] * 2)
+    ]
+    world = World(facts=tuple(facts), readings=())
+    kept = Kept(tree_of(CASES[name].statement))
+    kept.epoch(world.until(0), world.until(1))
+    monkeypatch.setattr(JoinOperator, "_find", finding)
+    kept.epoch(world.until(1), world)
+    kept.close()
+    assert canonical([*kept.rows.values()]) == canonical(CASES[name].oracle(world))
 
 
 def keep(name: str, world: World, lost: int | None) -> None:
