@@ -29,6 +29,7 @@ from projections.sql.batch import keyed, listed, mapped, names, united, windowed
 from projections.sql.catalog import Column
 from projections.sql.duckdb_text import duckdb_type
 from projections.sql.match_text import given_columns, matcher_name, physical, taken_columns
+from projections.sql.presence import right_rows
 from projections.sql.shape import NOTHING_ENDED, ORDER
 from projections.sql.tree import (
     Final,
@@ -189,7 +190,7 @@ class Dataflow:
             case UnionAll():
                 return united(node, [*map(self._changes_of, node.inputs)], TEXT, _MORE)
             case Join():
-                left, right = self._changes_of(node.left), self._changes_of(node.right)
+                left, right = self._changes_of(node.left), self._changes_of(right_rows(node))
                 number = len(self._operators)
                 return self._started(JoinOperator(self._connection, number, node, left, right))
             case Newest() if node.unique:

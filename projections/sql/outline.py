@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from projections.sql.catalog import Column
 from projections.sql.durations import in_words_us
+from projections.sql.presence import right_rows
 from projections.sql.shape import InputKind
 from projections.sql.tree import (
     WINDOW_START,
@@ -35,7 +36,8 @@ def outline(tree: Node, depth: int = 0) -> list[str]:
     if own is None:
         return [line for each in inputs_of(tree) for line in outline(each, depth)]
     lines = ["  " * depth + own]
-    for each in inputs_of(tree):
+    below = (tree.left, right_rows(tree)) if isinstance(tree, Join) else inputs_of(tree)
+    for each in below:
         lines += outline(each, depth + 1)
     return lines
 

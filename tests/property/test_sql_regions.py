@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from projections.run import operators
-from projections.run.operators import JoinOperator
+from projections.run.dataflow import Dataflow
+from projections.run.operators import JoinOperator, RecomputedOperator
 from projections.sql.certified import uncertified
 from tests.support.oracles.further_projections import FURTHER
 from tests.support.oracles.pattern_projections import PATTERNS
@@ -74,6 +75,13 @@ def test_what_is_among_the_values_already_touches_no_row(
     kept.epoch(world.until(1), world)
     kept.close()
     assert canonical([*kept.rows.values()]) == canonical(CASES[name].oracle(world))
+
+
+def test_groups_that_only_have_to_be_there_are_not_computed() -> None:
+    dataflow = Dataflow(tree_of(CASES["not in"].statement))
+    dataflow.close()
+    kinds = [type(each) for each in dataflow._operators]
+    assert kinds == [JoinOperator] * 3 + [RecomputedOperator], "the last one is of the key"
 
 
 def keep(name: str, world: World, lost: int | None) -> None:
