@@ -118,7 +118,7 @@ class ConstantRows:
 
     def _choice(self, keys: dict[int, exp.Expr], values: Sequence[exp.Expr], kind: str) -> exp.Expr:
         """Write the value of the row whose keys are met, NULL for none."""
-        ifs = []
+        ifs: list[exp.Expr] = []
         alone = len(keys) == 1
         for row, value in zip(self.rows, values, strict=True):
             equal = [exp.EQ(this=key.copy(), expression=row[n].copy()) for n, key in keys.items()]

@@ -23,11 +23,13 @@ from projections.sql.tree import scans
 from tests.integration.test_sql_spark import SparkEngine
 from tests.property.test_sql_table_faults import crowd
 from tests.support.oracles.further_projections import FURTHER as MORE
+from tests.support.oracles.further_projections import STREAM as DEPARTED
 from tests.support.oracles.pattern_projections import PATTERNS
 from tests.support.oracles.region_projections import CASES as REGIONS
 from tests.support.oracles.shop_projections import CASES as SHOP_CASES
 from tests.support.oracles.shop_world import rows_now, trees_of, version_rows
 from tests.support.oracles.sql_world import (
+    FACT_COLUMNS,
     ORDER_COLUMNS,
     VERSION_COLUMNS,
     Fact,
@@ -35,6 +37,7 @@ from tests.support.oracles.sql_world import (
     Row,
     World,
     canonical,
+    fact_rows,
     planned,
     rebuilt,
 )
@@ -93,6 +96,22 @@ def test_every_case_of_several_steps_gives_its_rows_on_spark(
     assert expected
     register_functions(sql_spark, made.tree)
     assert canonical(rebuilt(SparkEngine(sql_spark), made, world())) == expected
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(
+    "name", ["except all", "intersect all", "not in", "not in, without NULL", "pivot", "values"]
+)
+def test_spark_means_the_same_by_the_text_as_it_is_written(
+    sql_spark: SparkSession, name: str
+) -> None:
+    """NULL among values, rows as often as they are there, and names of columns are Spark's."""
+    text = CASES[name].statement.partition(" AS ")[2].replace(DEPARTED, "departed")
+    engine, facts = SparkEngine(sql_spark), world().facts
+    for some in (facts, facts[:0], facts[4:12], facts[12:], [f for f in facts if not f.carrier]):
+        one = World(facts=tuple(some), readings=())
+        engine.view("departed", FACT_COLUMNS, fact_rows(one))
+        assert canonical(engine.query(text)) == canonical(CASES[name].oracle(one))
 
 
 @pytest.mark.parametrize(
