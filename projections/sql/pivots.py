@@ -1,18 +1,24 @@
 """PIVOT as the groups that it is: by all other columns of its input, with columns for each value.
 
 As in Spark a column has the name of its value, and behind that the aggregate's where there are
-several; and a value that no row of a group has gives NULL, also where a count would be 0.
+several; and a value that no row of a group has gives NULL, also where a count would be 0, unless
+one of the aggregates is a text or a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from sqlglot import exp
 
 from projections.sql.expressions import AGGREGATES, has_aggregate, unwrapped
 from projections.sql.places import Script, offset_of
 from projections.sql.query import named_as, read_items
+from projections.sql.resolving import Names
+from projections.sql.types import TEMPORAL
+
+NamesOf = Callable[[exp.Expr, str], Names]
+"""Returns the names of the columns of a query, under an alias."""
 
 _FORM = (
     "The form is FROM (SELECT key, region, amount FROM …) PIVOT (SUM(amount) FOR region IN "
@@ -20,6 +26,7 @@ _FORM = (
 )
 _FURTHER = ("using", "group", "into", "include_nulls", "default_on_null", "with_")
 """What the parser reads beside, of other dialects."""
+_OTHERS = ("STRING", "BINARY", *TEMPORAL)
 _VALUES = (exp.Literal, exp.Boolean, exp.Null, exp.Cast, exp.Neg)
 
 
@@ -29,14 +36,14 @@ def alias_of(item: exp.Expr) -> str:
     return str((aliases or [""])[-1] or item.alias_or_name)
 
 
-def pivoted(script: Script, item: exp.Expr, query: exp.Expr, at: int) -> exp.Expr:
+def pivoted(script: Script, item: exp.Expr, query: exp.Expr, at: int, names: NamesOf) -> exp.Expr:
     """Return the query that an input stands for, with what its PIVOT makes of it.
 
     Raises `InvalidRequest` for a PIVOT with other than values, or without a name for a column.
     """
     alias = str(item.alias_or_name)
     for pivot in item.args.get("pivots") or []:
-        query = _Pivot(script, pivot, alias, offset_of(pivot, at)).of(query)
+        query = _Pivot(script, pivot, alias, offset_of(pivot, at), names).of(query)
         alias = str(pivot.alias or alias)
     return query
 
@@ -44,7 +51,10 @@ def pivoted(script: Script, item: exp.Expr, query: exp.Expr, at: int) -> exp.Exp
 class _Pivot:
     """One PIVOT over the rows of a query, which are called `alias`."""
 
-    def __init__(self, script: Script, pivot: exp.Expr, alias: str, at: int) -> None:
+    def __init__(
+        self, script: Script, pivot: exp.Expr, alias: str, at: int, names: NamesOf
+    ) -> None:
+        self._names = names
         self._script = script
         self._pivot = pivot
         self._alias = alias
@@ -62,7 +72,8 @@ class _Pivot:
             word = " ".join(further).upper().replace("_", " ") or "names of columns"
             raise self._refusal(self._pivot, f"PIVOT with {word} is not in the dialect")
         aggregates = [self._checked(each) for each in self._pivot.expressions]
-        made = [column for value in field.expressions for column in self._of(field, value)]
+        empty = self._gives_null(query, aggregates)
+        made = [column for value in field.expressions for column in self._of(field, value, empty)]
         groups = [exp.column(name) for name in self._beside(query, [field.this, *aggregates])]
         if not groups:
             raise self._refusal(self._pivot, "PIVOT leaves no column by which its rows are grouped")
@@ -99,7 +110,18 @@ class _Pivot:
         used = {each[1] if len(each) > 1 and each[0] == own else each[0] for each in parts}
         return (name for name in names if name.lower() not in used)
 
-    def _of(self, field: exp.Expr, value: exp.Expr) -> Iterator[exp.Expr]:
+    def _gives_null(self, query: exp.Expr, aggregates: list[exp.Expr]) -> bool:
+        """Say whether a value that no row has gives NULL where an aggregate of no rows is another.
+
+        Spark groups by the values too, and so has no such row, if no aggregate is a text or a time.
+        """
+        if all(map(_is_null_of_none, aggregates)):
+            return False
+        names = self._names(query, self._alias or "rows")
+        kinds = [names.type_of(names.flat(names.scope.resolve(each))) for each in aggregates]
+        return all(kind not in _OTHERS for kind in kinds)
+
+    def _of(self, field: exp.Expr, value: exp.Expr, empty: bool) -> Iterator[exp.Expr]:
         """Yield the columns of a value, one for each aggregate."""
         given = unwrapped(value.this if isinstance(value, exp.PivotAlias) else value)
         holds = self._holds(field.this, given)
@@ -114,7 +136,14 @@ class _Pivot:
                     fix="Name the value, IN ('north-east' AS north_east), and of several "
                     "aggregates each: PIVOT (SUM(x) AS total, COUNT(*) AS n FOR …).",
                 )
-            yield exp.alias_(_only(aggregate.unalias(), holds), name)
+            found = aggregate.unalias()
+            made = _only(found, holds)
+            if empty and not _is_null_of_none(found):
+                there = exp.GT(
+                    this=exp.CountIf(this=holds.copy()), expression=exp.Literal.number(0)
+                )
+                made = exp.Case(ifs=[exp.If(this=there, true=made)])
+            yield exp.alias_(made, name)
 
     def _holds(self, of: exp.Expr, value: exp.Expr) -> exp.Expr:
         """Write that a row has a value, or several of a list in brackets."""
@@ -154,9 +183,10 @@ def _only(aggregate: exp.Expr, holds: exp.Expr) -> exp.Expr:
         where = exp.Where(this=exp.and_(*parts))
         return exp.Filter(this=(node if plain else node.this).copy(), expression=where)
 
+    return aggregate.copy().transform(filtered)
+
+
+def _is_null_of_none(aggregate: exp.Expr) -> bool:
+    """Say whether an aggregate of no rows is NULL, as of a plain one that counts nothing."""
     inner = aggregate.this if isinstance(aggregate, exp.Filter) else aggregate
-    made = aggregate.copy().transform(filtered)
-    if isinstance(inner, AGGREGATES) and not isinstance(inner, exp.Count | exp.CountIf):
-        return made
-    there = exp.GT(this=exp.CountIf(this=holds.copy()), expression=exp.Literal.number(0))
-    return exp.Case(ifs=[exp.If(this=there, true=made)])
+    return isinstance(inner, AGGREGATES) and not isinstance(inner, exp.Count | exp.CountIf)

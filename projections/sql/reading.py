@@ -43,7 +43,7 @@ from projections.sql.ranking import Windows
 from projections.sql.resolving import Names
 from projections.sql.scalar_subqueries import with_values
 from projections.sql.scope import QuerySource, joined_by_names
-from projections.sql.set_operations import distinct, operated
+from projections.sql.set_operations import distinct, named_alike, operated, word_of
 from projections.sql.shape import HIDDEN_STREAM, InputKind
 from projections.sql.subquery_joins import without_subqueries
 from projections.sql.tree import (
@@ -137,7 +137,7 @@ class _Reader:
                 return self._select(node, named)
             case _:
                 raise self.script.refusal(
-                    f"{_word(node)} is not compiled",
+                    f"{word_of(node)} is not compiled",
                     at=offset_of(node, self.at),
                     fix="Write a SELECT, or several with UNION [ALL], INTERSECT or EXCEPT between.",
                 )
@@ -168,9 +168,9 @@ class _Reader:
 
     def _sides(self, node: exp.SetOperation, named: Mapping[str, exp.Expr]) -> tuple[Node, Node]:
         """Read both sides of a UNION and its like, under the names that the first one has."""
-        word = _word(node)
+        word = word_of(node)
         first = self.query(node.this, named)
-        second = self.query(_named_alike(node.expression, first), named)
+        second = self.query(named_alike(node.expression, first), named)
         if len(first.columns) != len(second.columns):
             raise self.script.refusal(
                 f"the parts of a {word} have {len(first.columns)} and {len(second.columns)} "
@@ -295,18 +295,12 @@ class _Reader:
             if isinstance(item, exp.Subquery):
                 refuse_others(self.script, item, at, _AROUND)
             self._refuse_columns(item)
-            query, rest = pivoted(self.script, item, inner[0], at), inner[1]
-            clause = clause_of(query, self.matches)
-            node = self.query(query, rest) if clause is None else self._match(query, clause, rest)
-            alias = alias_of(item) or f"query_{len(before)}"
-            relation = Relation(name=alias, columns=node.columns, key=(), event_time=None)
-            source = QuerySource(
-                alias=alias,
-                index=self.scanned,
-                kind=InputKind.STREAM if _has_facts(node) else InputKind.LATEST,
-                relation=relation,
-                columns={each.name.lower(): each for each in relation.columns},
+            query, rest = inner
+            query = pivoted(
+                self.script, item, query, at, lambda rows, name: self._names(rows, name, rest, at)
             )
+            node = self._read(query, rest)
+            source = self._source(alias_of(item) or f"query_{len(before)}", node)
         else:
             source = source_at(self.script, item, self.catalog, index=self.scanned, at=at)
             self._check_versions(item, source, before, at)
@@ -334,6 +328,28 @@ class _Reader:
         rows = constant_rows(self.script, item, index=self.scanned, at=at)
         self._refuse_alike(rows.source, before, at)
         return rows, rows.source
+
+    def _read(self, query: exp.Expr, named: Mapping[str, exp.Expr]) -> Node:
+        """Read the query that an input stands for, or its pattern."""
+        clause = clause_of(query, self.matches)
+        return self.query(query, named) if clause is None else self._match(query, clause, named)
+
+    def _source(self, alias: str, node: Node) -> QuerySource:
+        relation = Relation(name=alias, columns=node.columns, key=(), event_time=None)
+        return QuerySource(
+            alias=alias,
+            index=self.scanned,
+            kind=InputKind.STREAM if _has_facts(node) else InputKind.LATEST,
+            relation=relation,
+            columns={each.name.lower(): each for each in relation.columns},
+        )
+
+    def _names(self, query: exp.Expr, alias: str, named: Mapping[str, exp.Expr], at: int) -> Names:
+        """Return the names of the columns of a query, without reading it for good."""
+        scanned = self.scanned
+        source = self._source(alias, self._read(query, named))
+        self.scanned = scanned
+        return Names(self.script, [source], at=at)
 
     def _match(self, query: exp.Expr, clause: MatchClause, named: Mapping[str, exp.Expr]) -> Node:
         rows, source = self._input(query.args["from_"].this, named, [], clause.at)
@@ -375,24 +391,6 @@ class _Reader:
                     at=at,
                     fix="Rename the field at its origin.",
                 )
-
-
-def _word(node: exp.Expr) -> str:
-    name = type(node).__name__.upper()
-    alls = isinstance(node, exp.Intersect | exp.Except) and not node.args.get("distinct")
-    return f"{name} ALL" if alls else name
-
-
-def _named_alike(part: exp.Expr, first: Node) -> exp.Expr:
-    """Give the expressions of a UNION's further part the names that the first part has."""
-    if not isinstance(part, exp.Select):
-        return part
-    part = part.copy()
-    names = [each.name for each in first.columns]
-    for place, item in enumerate(part.expressions[: len(names)]):
-        if not isinstance(item, exp.Alias | exp.Column | exp.Star):
-            item.replace(exp.alias_(item.copy(), names[place], quoted=True))
-    return part
 
 
 def _has_facts(node: Node) -> bool:

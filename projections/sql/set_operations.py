@@ -49,6 +49,25 @@ def operated(operation: exp.SetOperation, first: Node, second: Node) -> Map:
     return _compared(first, second, of_second if both else exp.Not(this=of_second))
 
 
+def word_of(node: exp.Expr) -> str:
+    """Return the words of a UNION, or of what stands in its place."""
+    name = type(node).__name__.upper()
+    alls = isinstance(node, exp.Intersect | exp.Except) and not node.args.get("distinct")
+    return f"{name} ALL" if alls else name
+
+
+def named_alike(part: exp.Expr, first: Node) -> exp.Expr:
+    """Give the expressions of a UNION's further part the names that the first part has."""
+    if not isinstance(part, exp.Select):
+        return part
+    part = part.copy()
+    names = [each.name for each in first.columns]
+    for place, item in enumerate(part.expressions[: len(names)]):
+        if not isinstance(item, exp.Alias | exp.Column | exp.Star):
+            item.replace(exp.alias_(item.copy(), names[place], quoted=True))
+    return part
+
+
 def _each_met(first: Node, second: Node, which: type[exp.Binary]) -> Map:
     """Return the rows of the first side by their number among equal ones, and how many are met."""
     of_second = (exp.true(), null_of("BOOLEAN"))

@@ -77,7 +77,7 @@ TABLES = ("foreign key, grouped by the other", "three on each other", "tables, a
 """Of tables and projections the cases that have what others have too."""
 FURTHER = ("cumulating", "ranks", "count windows", "two streams", "semi", "in", "union")
 FURTHER += ("except", "right", "cube", "rollup", "as of, semi", "as of, anti", "as of, right")
-FURTHER += ("intersect all", "not in, without NULL")
+FURTHER += ("intersect all", "not in, without NULL", "pivot, beside a text")
 FURTHER += ("pattern, overlapping", "pattern, reluctant", "pattern, all rows together")
 """What other cases have too, in another combination."""
 
@@ -100,7 +100,11 @@ def test_every_case_of_several_steps_gives_its_rows_on_spark(
 
 @pytest.mark.matrix
 @pytest.mark.parametrize(
-    "name", ["except all", "intersect all", "not in", "not in, without NULL", "pivot", "values"]
+    "name",
+    [
+        *("except all", "intersect all", "not in", "not in, without NULL", "values"),
+        *("pivot", "pivot, beside a text"),
+    ],
 )
 def test_spark_means_the_same_by_the_text_as_it_is_written(
     sql_spark: SparkSession, name: str

@@ -79,6 +79,18 @@ def _across(world: World) -> list[Row]:
     return rows
 
 
+def _across_by_carrier(world: World) -> list[Row]:
+    rows: list[Row] = []
+    for key, facts in _sets(world, [lambda f: (f.flight,)]).items():
+        row: Row = {"flight": key[0]}
+        for origin in ("JFK", "LGA"):
+            found = [fact.carrier for fact in facts if fact.origin == origin]
+            row[f"{origin}_n"] = len(found)
+            row[f"{origin}_c"] = max((each for each in found if each is not None), default=None)
+        rows.append(row)
+    return rows
+
+
 PLACES = "(VALUES ('JFK', 'Kennedy', 1), ('LGA', NULL, 2), (NULL, 'nowhere', 3)) v(code, name, far)"
 _PLACES: dict[str, tuple[str | None, int]] = {"JFK": ("Kennedy", 1), "LGA": (None, 2)}
 
@@ -369,6 +381,14 @@ FURTHER = {
         f"(SELECT flight, origin, delay {FROM}) x PIVOT (SUM(x.delay) AS late, COUNT(*) AS n "
         "FOR origin IN ('JFK' AS jfk, 'LGA')) p",
         _across,
+    ),
+    "pivot, beside a text": _case(
+        "across_by_carrier",
+        "flight",
+        "SELECT flight, JFK_n, JFK_c, LGA_n, LGA_c FROM "
+        f"(SELECT flight, origin, carrier {FROM}) PIVOT (COUNT(*) AS n, MAX(carrier) AS c "
+        "FOR origin IN ('JFK', 'LGA'))",
+        _across_by_carrier,
     ),
     "values": _case(
         "in_places",
