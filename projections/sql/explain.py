@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlglot import exp
 
 from projections.sql.adding import Adding
+from projections.sql.element_keys import notes_of_elements
 from projections.sql.expressions import render
 from projections.sql.key_steps import key_steps
 from projections.sql.outline import outline
@@ -108,7 +109,7 @@ def notes_of_steps(tree: Newest, beyond: str | None, *, stateful: bool) -> tuple
             notes.append("a pattern without WITHIN searches whole partitions at every change")
         if isinstance(node, Join):
             notes += _latest_of(node.right)
-    notes += _folds(tree)
+    notes += [*notes_of_elements(tree), *_folds(tree)]
     if any(scan.kind is InputKind.PROJECTION for scan in scans(tree)) and _chooses(tree):
         notes.append(
             "rows of another projection have no place in time: where one of several has to be "

@@ -16,11 +16,13 @@ from sqlglot import exp
 
 from projections.sql.batch import Dialect, listed, names, whole
 from projections.sql.expressions import unwrapped
+from projections.sql.fact_places import apart
 from projections.sql.resolving import used
 from projections.sql.shape import ORDER
 from projections.sql.tree import (
     WINDOW_END,
     WINDOW_START,
+    Exploded,
     Final,
     Grouped,
     Join,
@@ -34,7 +36,6 @@ from projections.sql.tree import (
     Sessions,
     UnionAll,
     Windowed,
-    apart,
     scans,
     walk,
 )
@@ -190,7 +191,7 @@ def _of_facts(node: Node, needed: Set[str], met: Join | None) -> Node:
             return _meeting(node, needed)
         case Join():
             return _of_facts(node.left, needed, met)
-        case Newest() | UnionAll() | Sessions() | Over() | Match() | Final():
+        case Exploded() | Newest() | UnionAll() | Sessions() | Over() | Match() | Final():
             raise AssertionError(f"{type(node).__name__} is no part of a query of one step")
         case _:
             assert_never(node)

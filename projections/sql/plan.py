@@ -19,6 +19,7 @@ from projections.sql.batch import whole
 from projections.sql.catalog import Catalog
 from projections.sql.certified import check_arguments, uncertified
 from projections.sql.decimals import FLOATING
+from projections.sql.element_keys import check_elements
 from projections.sql.explain import (
     EVERYTHING,
     TOUCHED_REGIONS,
@@ -32,7 +33,8 @@ from projections.sql.key_steps import a_row_for_each_fact, rows_sql
 from projections.sql.parse import ProjectionDecl
 from projections.sql.pruning import pruned
 from projections.sql.query import Output, ResolvedQuery, read_query
-from projections.sql.reading import read_tree, several_steps
+from projections.sql.query_steps import several_steps
+from projections.sql.reading import read_tree
 from projections.sql.scope import WINDOW_COLUMNS
 from projections.sql.shape import END, PARTIAL, Input, InputKind, Plan, Strategy
 from projections.sql.spark_text import SparkText
@@ -102,6 +104,7 @@ def _several(decl: ProjectionDecl, catalog: Catalog) -> Plan:
             )
     check_arguments(decl.script, tree)
     check_truths(decl.script, tree)
+    check_elements(decl, tree)
     beyond = uncertified(tree)
     strategy = Strategy.REGIONS if beyond is None else Strategy.WHOLE
     stateful = any(is_stateful(node) for node in walk(tree))

@@ -14,7 +14,9 @@ from sqlglot import exp
 
 from projections.sql import joins
 from projections.sql.catalog import Catalog, Relation
+from projections.sql.element_forms import is_of_elements, refuse_before_outer
 from projections.sql.emission import emitted
+from projections.sql.explosions import explosion_of
 from projections.sql.expressions import conjuncts, has_aggregate
 from projections.sql.finality import final
 from projections.sql.first_rows import with_first_rows
@@ -37,6 +39,7 @@ from projections.sql.query import (
     resolved,
     unique,
 )
+from projections.sql.query_steps import STEPS
 from projections.sql.ranking import Windows
 from projections.sql.resolving import Names
 from projections.sql.scalar_subqueries import with_values
@@ -55,35 +58,9 @@ from projections.sql.tree import (
     walk,
 )
 from projections.sql.type_names import normal
-from projections.sql.windows import is_session
 
-_STEPS = ("with_", "qualify", "distinct")
 _AROUND = ("this", "expression", "distinct", "with_", "alias")
 """What a query in brackets, or several with UNION and its like between, may have of its own."""
-"""Clauses of a query of several steps that a query of one step does not have."""
-
-
-def several_steps(query: exp.Expr) -> bool:
-    """Say whether a query needs a plan tree, because it is more than one SELECT with lookups."""
-    further = (*_STEPS, "limit")
-    if not isinstance(query, exp.Select) or any(query.args.get(each) for each in further):
-        return True
-    joined = [join.this for join in query.args.get("joins") or []]
-    kinds = [join.text("kind").upper() for join in query.args.get("joins") or []]
-    first = query.args["from_"].this if query.args.get("from_") is not None else None
-    sides = {side_of(join) for join in query.args.get("joins") or []}
-    return (
-        bool(sides & {"RIGHT", "FULL"})
-        or has_sets(query)
-        or any(isinstance(each, exp.Stream) for each in joined)
-        or any(
-            isinstance(each, exp.Table) and not each.args.get("version")
-            for each in (first, *joined)
-        )
-        or any(kind in ("SEMI", "ANTI") for kind in kinds)
-        or query.find(exp.Window, exp.Subquery, exp.Exists) is not None
-        or any(map(is_session, query.find_all(exp.Anonymous)))
-    )
 
 
 def read_tree(decl: ProjectionDecl, catalog: Catalog) -> Newest:
@@ -193,7 +170,8 @@ class _Reader:
     def _select(self, select: exp.Select, named: Mapping[str, exp.Expr]) -> Node:
         at = offset_of(select, self.at)
         is_distinct(self.script, select, at)
-        refuse_clauses(self.script, select, at, known=_STEPS)
+        refuse_clauses(self.script, select, at, known=STEPS)
+        refuse_before_outer(self.script, select.args.get("joins") or [], at)
         shared = shared_columns(select.args.get("joins") or [])
         select = mirrored(self.script, joins.without_subqueries(self.script, select, at), at)
         select = with_values(self.script, select, at, lambda query: self._columns(query, named, at))
@@ -232,6 +210,9 @@ class _Reader:
         sources = [first]
         written = select.args.get("joins") or []
         for place, join in enumerate(written[:count]):
+            if is_of_elements(join):
+                node = self._exploded(join, node, sources, at)
+                continue
             right, source = self._input(join.this, named, sources, at)
             names = Names(self.script, [*sources, source], at=at)
             names.scope.shared = shared_columns(written[:place])
@@ -247,13 +228,23 @@ class _Reader:
                 sources.append(joined_by_names(source, join))
         return node, sources
 
+    def _exploded(self, join: exp.Expr, node: Node, sources: list[QuerySource], at: int) -> Node:
+        """Join the rows so far with their own elements, and add these to their inputs."""
+        explosion = explosion_of(Names(self.script, sources, at=at), join)
+        self._refuse_named(explosion.source, sources, offset_of(join, at))
+        sources.append(explosion.source)
+        return explosion.over(node)
+
     def _columns(self, select: exp.Select, named: Mapping[str, exp.Expr], at: int) -> set[str]:
         """Return the names of the columns of a query's inputs, without reading it for good."""
         scanned, sources = self.scanned, list[QuerySource]()
         first = select.args.get("from_")
-        items = [] if first is None else [first.this]
-        for item in (*items, *(join.this for join in select.args.get("joins") or [])):
-            sources.append(self._input(item, named, sources, at)[1])
+        for item in (*([] if first is None else [first]), *(select.args.get("joins") or [])):
+            if is_of_elements(item):
+                names = Names(self.script, sources, at=at)
+                sources.append(explosion_of(names, item).source)
+            else:
+                sources.append(self._input(item.this, named, sources, at)[1])
         self.scanned = scanned
         return {name for source in sources for name in source.columns}
 
@@ -313,15 +304,19 @@ class _Reader:
                 columns=own,
             )
             self.scanned += 1
-        if source.alias.lower() in {known.alias.lower() for known in before}:
-            raise self.script.refusal(
-                f"two inputs are named {source.alias}", at=at, fix="Give one of them another alias."
-            )
+        self._refuse_named(source, before, at)
         outputs = tuple(
             Computed(name=f"{source.alias}.{c.name}", expression=column(c.name), type=c.type)
             for c in node.columns
         )
         return Map(input=node, outputs=outputs), source
+
+    def _refuse_named(self, source: QuerySource, before: list[QuerySource], at: int) -> None:
+        """Refuse an input with the name of one before it."""
+        if source.alias.lower() in {known.alias.lower() for known in before}:
+            raise self.script.refusal(
+                f"two inputs are named {source.alias}", at=at, fix="Give one of them another alias."
+            )
 
     def _match(self, query: exp.Expr, clause: MatchClause, named: Mapping[str, exp.Expr]) -> Node:
         rows, source = self._input(query.args["from_"].this, named, [], clause.at)

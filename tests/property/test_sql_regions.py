@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from projections.run import operators
 from projections.sql.certified import uncertified
+from tests.support.oracles.element_projections import ELEMENTS
 from tests.support.oracles.further_projections import FURTHER
 from tests.support.oracles.pattern_projections import PATTERNS
 from tests.support.oracles.region_projections import CASES as REGIONS
@@ -31,7 +32,7 @@ def compacted_often() -> Iterator[None]:
         yield
 
 
-CASES = {**REGIONS, **FURTHER, **PATTERNS}
+CASES = {**REGIONS, **FURTHER, **PATTERNS, **ELEMENTS}
 LOST = st.sampled_from([None, 1, 2, 3])
 
 

@@ -35,9 +35,6 @@ def rows_sql(query: str) -> str:
         (f"{GROUPS} GROUP BY carrier EMIT CHANGES", "EMIT CHANGES", "Leave it out"),
         (f"{GROUPS} WINDOW TUMBLING (SIZE 1 HOUR) GROUP BY carrier", "TUMBLING", "TUMBLE("),
         (f"{GROUPS} WINDOW SESSION (5 MINUTES) GROUP BY carrier", "SESSION", "SESSION("),
-        (f"SELECT position, e {FROM} LATERAL VIEW explode(x) t AS e", "as rows", "element_at"),
-        (f"SELECT position, e {FROM} CROSS JOIN UNNEST(x) AS t (e)", "as rows", "element_at"),
-        (f"SELECT position, explode(x) AS e {FROM}", "as rows", "element_at"),
         (f"SELECT position, a {FROM} PIVOT (SUM(delay) FOR carrier IN ('a'))", "PIVOT", "FILTER"),
         (f"SELECT a.position {FROM} a LEFT JOIN LATERAL ({JOINED}) b ON true", "LATERAL", "Join"),
         (
