@@ -109,8 +109,8 @@ def has_simple_type(kind: str) -> bool:
 
 
 def is_held(kind: str) -> bool:
-    """Say whether both engines hold values of a type alike, to take them apart."""
-    parts = leaves(kind)
+    """Say whether both engines hold values of a type with parts alike, to take them apart."""
+    parts = leaves(kind) if "<" in kind else None
     return parts is not None and all(has_simple_type(p) or p in _ALSO_HELD for p in parts)
 
 
@@ -140,7 +140,7 @@ def _parts(node: Node) -> Iterator[str | None]:
 
 def _is_passed(node: exp.Expr, types: TypeOf) -> bool:
     """Say whether an expression is a column, or a field of one, as it is."""
-    if isinstance(node, exp.Dot):
+    if isinstance(node, exp.Dot | exp.Paren):
         return bool(types(node)) and _is_passed(node.this, types)
     return isinstance(node, exp.Column) and is_held(types(node))
 
