@@ -88,6 +88,19 @@ def notes_of(
     return tuple(notes)
 
 
+def notes_of_rows(
+    tree: Newest, strategy: Strategy, beyond: str | None, adding: Adding | None
+) -> tuple[str, ...]:
+    """Say how elements of a stream's facts are kept; `beyond` is what Spark alone computes."""
+    late = _LATE_ROWS if adding is None else _LATE_GROUPS
+    return (
+        _engine(beyond),
+        _state(tree, strategy, adding),
+        late,
+        *notes_of_elements(tree),
+    )
+
+
 def notes_of_steps(tree: Newest, beyond: str | None, *, stateful: bool) -> tuple[str, ...]:
     """Say how a query of several steps is kept; `beyond` is what Spark alone computes."""
     if beyond is not None:

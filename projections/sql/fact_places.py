@@ -7,7 +7,7 @@ from collections.abc import Collection
 from sqlglot import exp
 
 from projections.sql.shape import InputKind
-from projections.sql.tree import Join, Map, Node, Scan, Windowed
+from projections.sql.tree import Exploded, Join, Map, Node, Scan, Windowed
 
 
 def in_places(node: Node, keys: Collection[str]) -> bool:
@@ -32,6 +32,10 @@ def apart(node: Node, keys: Collection[str]) -> bool:
             return apart(node.left, keys)
         case Windowed():
             return apart(node.input, keys)
+        case Exploded():
+            # Elements are told apart by where they stand, entries by their key.
+            told = {node.place, *(e.name for e in node.elements if e.path == ("key",))}
+            return bool(told & {*keys}) and apart(node.input, {*keys} & {*node.kept})
         case _:
             return False
 

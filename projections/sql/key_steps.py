@@ -191,7 +191,9 @@ def _of_facts(node: Node, needed: Set[str], met: Join | None) -> Node:
             return _meeting(node, needed)
         case Join():
             return _of_facts(node.left, needed, met)
-        case Exploded() | Newest() | UnionAll() | Sessions() | Over() | Match() | Final():
+        case Exploded():
+            return _elements(node, needed, met)
+        case Newest() | UnionAll() | Sessions() | Over() | Match() | Final():
             raise AssertionError(f"{type(node).__name__} is no part of a query of one step")
         case _:
             assert_never(node)
@@ -204,6 +206,17 @@ def _mapped(node: Map, needed: Set[str], met: Join | None) -> Map:
     where = tuple(part for part in node.where if used(part) <= ours)
     return replace(
         node, input=_of_facts(node.input, wanted & ours, met), outputs=outputs, where=where
+    )
+
+
+def _elements(node: Exploded, needed: Set[str], met: Join | None) -> Exploded:
+    kept = tuple(name for name in node.kept if name in needed)
+    return replace(
+        node,
+        input=_of_facts(node.input, {*kept, node.values}, met),
+        kept=kept,
+        place=node.place if node.place in needed else None,
+        elements=tuple(each for each in node.elements if each.name in needed),
     )
 
 
@@ -281,6 +294,8 @@ def _origin(node: Node, name: str) -> str | None:
         case Windowed() if name in (WINDOW_START, WINDOW_END):
             return name
         case Windowed():
+            return _origin(node.input, name)
+        case Exploded() if name in node.kept:
             return _origin(node.input, name)
         case Grouped() if name in node.keys:
             return _origin(node.input, name)

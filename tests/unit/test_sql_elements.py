@@ -58,7 +58,7 @@ def made(query: str, key: str = "id, pos") -> Plan:
 def rows(query: str, key: str = "id, pos") -> list[tuple[object, ...]]:
     """Return what the small executor makes of the orders, and of one item."""
     found = made(query, key)
-    assert found.strategy is Strategy.REGIONS, found.notes[0]
+    assert found.small, found.notes[0]
     flow = Dataflow(found.tree)
     for scan in scans(found.tree):
         given = [{"sku": "a", "title": "T"}] if scan.name == "i" else ORDERS
@@ -166,6 +166,26 @@ def test_elements_of_a_table_need_no_state_and_explain_names_them() -> None:
     assert not found.stateful
     outer = made("SELECT id, k FROM o LATERAL VIEW OUTER explode(owned) AS k, v", "id, k")
     assert "o.owned: each row once for each entry, or once without any" in str(document(outer))
+
+
+@pytest.mark.parametrize(
+    ("query", "key", "strategy"),
+    [
+        ("SELECT id, pos, x FROM STREAM s", "id, pos", Strategy.NEWEST),
+        ("SELECT id, x FROM STREAM s", "id, x", Strategy.REGIONS),
+        ("SELECT x, COUNT(*) AS n FROM STREAM s GROUP BY x", "x", Strategy.KEYS),
+        ("SELECT x, COUNT(DISTINCT id) AS n FROM STREAM s GROUP BY x", "x", Strategy.REGIONS),
+        ("SELECT id, pos, x FROM o", "id, pos", Strategy.REGIONS),
+    ],
+)
+def test_elements_of_facts_are_kept_by_what_is_new(
+    query: str, key: str, strategy: Strategy
+) -> None:
+    view = "LATERAL VIEW posexplode(tags) t AS pos, x"
+    text, group, by = query.partition(" GROUP BY")
+    found = made(f"{text} {view}{group}{by}", key)
+    assert found.strategy is strategy
+    assert found.tree.unique is (strategy is Strategy.KEYS or "FROM o" in query or "DIST" in query)
 
 
 def test_a_key_tells_elements_apart_by_their_place_or_says_so() -> None:

@@ -30,7 +30,7 @@ def _legs(world: World) -> Iterator[tuple[Fact, int, Leg]]:
 
 def _each(world: World) -> list[Row]:
     return [
-        {"position": fact.position, "pos": place, "at": leg.at, "twice": leg.n and leg.n * 2}
+        {"position": fact.position, "pos": place, "stop": leg.stop, "twice": leg.n and leg.n * 2}
         for fact, place, leg in _legs(world)
         if leg.n != 0
     ]
@@ -38,7 +38,7 @@ def _each(world: World) -> list[Row]:
 
 def _numbered(world: World) -> list[Row]:
     return [
-        {"position": fact.position, "o": place + 1, "at": leg.at}
+        {"position": fact.position, "o": place + 1, "stop": leg.stop}
         for fact, place, leg in _legs(world)
     ]
 
@@ -51,17 +51,37 @@ def _whole(values: list[int | None]) -> int | None:
 def _grouped(world: World) -> list[Row]:
     groups: dict[str, list[tuple[Fact, Leg]]] = defaultdict(list)
     for fact, _, leg in _legs(world):
-        if leg.at is not None:
-            groups[leg.at].append((fact, leg))
+        if leg.stop is not None:
+            groups[leg.stop].append((fact, leg))
     return [
         {
-            "at": at,
+            "stop": stop,
             "count": len(found),
             "n": _whole([leg.n for _, leg in found]),
             "flights": len({fact.flight for fact, _ in found}),
         }
-        for at, found in groups.items()
+        for stop, found in groups.items()
     ]
+
+
+def _added(world: World) -> list[Row]:
+    groups: dict[str, list[tuple[Fact, Leg]]] = defaultdict(list)
+    for fact, _, leg in _legs(world):
+        if leg.stop is not None:
+            groups[leg.stop].append((fact, leg))
+    rows: list[Row] = []
+    for stop, found in groups.items():
+        known = [leg.n for _, leg in found if leg.n is not None]
+        rows.append(
+            {
+                "stop": stop,
+                "count": len(found),
+                "n": _whole([leg.n for _, leg in found]),
+                "mean": sum(known) / len(known) if known else None,
+                "last": max(found, key=lambda one: (one[0].time, one[0].position))[0].flight,
+            }
+        )
+    return rows
 
 
 def _outer(world: World) -> list[Row]:
@@ -69,7 +89,7 @@ def _outer(world: World) -> list[Row]:
     for fact in world.facts:
         groups[fact.flight] += [leg or NOWHERE for leg in fact.legs or [None]]
     return [
-        {"flight": flight, "count": len(legs), "known": sum(leg.at is not None for leg in legs)}
+        {"flight": flight, "count": len(legs), "known": sum(leg.stop is not None for leg in legs)}
         for flight, legs in groups.items()
     ]
 
@@ -85,10 +105,10 @@ def _entries(world: World) -> list[Row]:
 def _windows(world: World) -> list[Row]:
     groups: dict[tuple[str, datetime], int] = defaultdict(int)
     for fact, _, leg in _legs(world):
-        if leg.at is not None:
+        if leg.stop is not None:
             size = timedelta(minutes=15)
-            groups[leg.at, START + (fact.time - START) // size * size] += 1
-    return [{"at": at, "start": start, "n": n} for (at, start), n in groups.items()]
+            groups[leg.stop, START + (fact.time - START) // size * size] += 1
+    return [{"stop": stop, "start": start, "n": n} for (stop, start), n in groups.items()]
 
 
 def _windy(world: World) -> list[Row]:
@@ -106,7 +126,7 @@ def _followed(world: World) -> list[Row]:
         {"p": fact.position, "pos": place, "q": other.position}
         for fact, place, leg in _legs(world)
         for other in world.facts
-        if leg.at == other.origin and fact.time < other.time <= fact.time + timedelta(minutes=10)
+        if leg.stop == other.origin and fact.time < other.time <= fact.time + timedelta(minutes=10)
     ]
 
 
@@ -114,29 +134,36 @@ ELEMENTS = {
     "elements": _case(
         "each",
         "position, pos",
-        "SELECT position, pos, leg.at AS at, leg.n * 2 AS twice "
+        "SELECT position, pos, leg.stop AS stop, leg.n * 2 AS twice "
         f"FROM {SERVED} LATERAL VIEW posexplode(legs) t AS pos, leg WHERE NOT leg.n <=> 0",
         _each,
     ),
     "elements, numbered": _case(
         "numbered",
         "position, o",
-        f"SELECT e.position, t.o, leg.at FROM {SERVED} e "
+        f"SELECT e.position, t.o, leg.stop FROM {SERVED} e "
         "CROSS JOIN UNNEST(e.legs) WITH ORDINALITY AS t (leg, o)",
         _numbered,
     ),
     "elements, grouped": _case(
         "by_leg",
-        "at",
-        "SELECT leg.at AS at, COUNT(*) AS count, SUM(leg.n) AS n, COUNT(DISTINCT flight) AS "
-        f"flights {LEGS} GROUP BY leg.at",
+        "stop",
+        "SELECT leg.stop AS stop, COUNT(*) AS count, SUM(leg.n) AS n, COUNT(DISTINCT flight) AS "
+        f"flights {LEGS} GROUP BY leg.stop",
         _grouped,
+    ),
+    "elements, added": _case(
+        "added",
+        "stop",
+        "SELECT leg.stop AS stop, COUNT(*) AS count, SUM(leg.n) AS n, AVG(leg.n) AS mean, "
+        f"flight AS last {LEGS} WHERE leg.stop IS NOT NULL GROUP BY leg.stop",
+        _added,
     ),
     "elements, outer": _case(
         "by_flight",
         "flight",
-        f"SELECT flight, COUNT(*) AS count, COUNT(x.at) AS known FROM {SERVED} "
-        "LATERAL VIEW OUTER inline(legs) x AS at, n GROUP BY flight",
+        f"SELECT flight, COUNT(*) AS count, COUNT(x.stop) AS known FROM {SERVED} "
+        "LATERAL VIEW OUTER inline(legs) x AS stop, n GROUP BY flight",
         _outer,
     ),
     "entries": _case(
@@ -147,9 +174,9 @@ ELEMENTS = {
     ),
     "elements in windows": _case(
         "legs_of_a_time",
-        "at, start",
-        f"SELECT leg.at AS at, window_start AS start, COUNT(*) AS n {LEGS} "
-        "GROUP BY leg.at, TUMBLE(occurred_at, '15 minutes')",
+        "stop, start",
+        f"SELECT leg.stop AS stop, window_start AS start, COUNT(*) AS n {LEGS} "
+        "GROUP BY leg.stop, TUMBLE(occurred_at, '15 minutes')",
         _windows,
     ),
     "elements, as of": _case(
@@ -164,12 +191,16 @@ ELEMENTS = {
         "followed",
         "p, pos, q",
         f"SELECT a.position AS p, pos, b.position AS q FROM {SERVED} a "
-        f"LATERAL VIEW posexplode(a.legs) t AS pos, leg JOIN {SERVED} b ON b.origin = leg.at "
+        f"LATERAL VIEW posexplode(a.legs) t AS pos, leg JOIN {SERVED} b ON b.origin = leg.stop "
         "AND b.occurred_at > a.occurred_at "
         "AND b.occurred_at <= a.occurred_at + INTERVAL 10 MINUTES",
         _followed,
     ),
 }
+
+
+KEPT_BY_KEYS = ("elements", "elements, numbered", "elements, added", "elements in windows")
+"""Cases of facts alone: what is new is enough to keep them."""
 
 
 def _lines(shop: Shop) -> Iterator[tuple[Row, int, Row]]:

@@ -39,7 +39,7 @@ START = datetime.fromisoformat("2013-01-01T00:00:00")
 class Leg(NamedTuple):
     """An element of a departure's array: a stop, and a number."""
 
-    at: str | None
+    stop: str | None
     n: int | None
 
 
@@ -120,7 +120,7 @@ FACT_COLUMNS = {
 }
 SERVED_COLUMNS = {
     **FACT_COLUMNS,
-    "legs": "array<struct<at:string,n:int>>",
+    "legs": "array<struct<stop:string,n:int>>",
     "loads": "map<string,int>",
     "doc": "struct<name:string,part:struct<n:int>>",
 }
