@@ -12,7 +12,7 @@ from sqlglot import exp
 
 from kernel.errors import InvalidRequest
 from projections.sql.catalog import Column, Relation
-from projections.sql.element_forms import FORM, names_of
+from projections.sql.element_forms import FORM, is_generator, names_of
 from projections.sql.expressions import render
 from projections.sql.nested_types import (
     ArrayOf,
@@ -105,11 +105,8 @@ class _Reading:
         own = [name for name, _, _ in parts]
         place, given = self._placed(own, numbered, last=unnest)
         named = [*([place] if place else []), *given]
-        twice = {name for name in named if [n.lower() for n in named].count(name.lower()) > 1}
-        if twice:
-            raise self._refusal(
-                f"two columns are named {min(twice)}", "Name one of them otherwise."
-            )
+        if len({name.lower() for name in named}) < len(named):
+            raise self._refusal("two columns of one name", "Give each a name of its own.")
         whole = [((name,), kind, path) for name, (_, kind, path) in zip(given, parts, strict=True)]
         fields = [
             ((*names, *further), inner, (*path, *further))
@@ -143,6 +140,8 @@ class _Reading:
 
     def _check_join(self) -> None:
         join = self._join
+        if not (isinstance(self._call, exp.Unnest) or is_generator(self._call)):
+            raise self._refusal(f"{render(self._call)} gives no elements that are read", FORM)
         on = join.args.get("on")
         always = on is None or (isinstance(on, exp.Boolean) and bool(on.this))
         side, kind = side_of(join), join.text("kind").upper()
