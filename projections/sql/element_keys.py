@@ -89,4 +89,4 @@ def _with_met(node: Join, names: Set[str]) -> Set[str]:
     sides = ({each.name for each in side.columns} for side in (node.left, node.right))
     by = zip(*node.pairs, strict=True)
     told = (own for own, other in zip(by, reversed([*sides]), strict=True) if names & other)
-    return names.union(*told)
+    return frozenset(names).union(*told)

@@ -25,6 +25,8 @@ from tests.support.lake.small_lake import (
     Departure,
     Reading,
     SmallLake,
+    some_departures,
+    some_readings,
 )
 
 NAMES = tuple(PROJECTIONS)
@@ -113,11 +115,10 @@ def test_p6_what_spark_computes_of_touched_keys_equals_the_rebuild(
 def test_p6_elements_of_facts_and_of_a_table_are_kept_as_they_are_built(
     spark: SparkSession, lake: Lake
 ) -> None:
-    departures, readings = facts(11)
     small = SmallLake(spark, lake, lines=True)
     small.deploy(*LINES)
-    for arrived, read in ((departures[:25], readings[:7]), (departures[25:], readings[7:])):
-        small.epoch(arrived, read)
+    for n in (1, 30, 60):
+        small.epoch(some_departures(n, n, 20), some_readings(n, n, 7))
         runs = [small.run(name) for name in LINES]
     assert not any(run.whole for run in runs)
     builder = Builder(spark, small.site, lambda _: None)

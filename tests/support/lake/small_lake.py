@@ -203,7 +203,7 @@ FROM {DEPARTURES} d CROSS JOIN UNNEST(d.lines) AS t (line) GROUP BY line.sku;
 """,
     "windy_lines": """
 CREATE PROJECTION windy_lines WITH (key = 'origin, n') AS
-SELECT w.origin, o AS n, line.sku, w.wind
+SELECT w.origin, coalesce(o, 0) AS n, line.sku, w.wind
 FROM weather w LEFT JOIN UNNEST(w.lines) WITH ORDINALITY AS t (line, o) ON TRUE;
 """,
     "windy_skus": f"""
@@ -397,8 +397,8 @@ def _with_lines(rows: pa.Table) -> pa.Table:
     kind = pa.list_(pa.struct([("sku", pa.string()), ("n", pa.int64())]))
     values = []
     for place in rows["_seq_hi"].to_pylist():
-        line = {"sku": f"s{place % 3}", "n": place % 7}
-        values.append([None, [], [line, None, {**line, "n": place % 2}]][min(place % 5, 2)])
+        line = {"sku": f"s{place % 2}", "n": place % 7}
+        values.append([None, [], [line, None, {**line, "n": place % 2}]][min(place % 7, 2)])
     return rows.append_column("lines", pa.array(values, kind))
 
 
