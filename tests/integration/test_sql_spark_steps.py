@@ -83,6 +83,7 @@ FURTHER = ("cumulating", "ranks", "count windows", "two streams", "semi", "in", 
 FURTHER += ("except", "right", "cube", "rollup", "as of, semi", "as of, anti", "as of, right")
 FURTHER += ("pattern, overlapping", "pattern, reluctant", "pattern, all rows together")
 FURTHER += ("elements, numbered", "elements, added", "elements, grouped", "elements, as of")
+FURTHER += ("elements in windows",)
 """What other cases have too, in another combination."""
 
 
