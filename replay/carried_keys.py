@@ -6,6 +6,7 @@ from sqlglot import exp
 
 from projections.sql.plan import Plan
 from projections.sql.tree import (
+    Exploded,
     Final,
     Grouped,
     Join,
@@ -40,6 +41,8 @@ def _carried(node: Node, name: str) -> bool:
         case Windowed():
             known = {each.name for each in node.input.columns}
             return _carried(node.input, name if name in known else node.time)
+        case Exploded():
+            return name in node.kept and _carried(node.input, name)
         case UnionAll():
             return all(_carried(each, name) for each in node.inputs)
         case Grouped() | Sessions() | Newest():

@@ -18,7 +18,9 @@ from kernel.errors import BeyondThisProcess, ContractViolation, TooLarge, first_
 from projections.run.spark_scalars import register_scalars
 from projections.sql.batch import listed
 from projections.sql.catalog import Column
-from projections.sql.duckdb_text import DuckText, duckdb_type
+from projections.sql.duckdb_text import DuckText
+from projections.sql.duckdb_types import duckdb_type
+from projections.sql.nested_types import ArrayOf, MapOf, StructOf, nested_of
 
 TEXT = DuckText()
 MEMORY_BYTES = 256 * 2**20
@@ -114,7 +116,15 @@ class Database:
 
 
 def arrow_type(column: Column) -> pa.DataType:
-    """Return the Arrow type of a column of simple type."""
+    """Return the Arrow type of a column of simple type, or of one that consists of such."""
+    nested = nested_of(column.type)
+    match nested:
+        case ArrayOf():
+            return pa.list_(_arrow_type(nested.element))
+        case MapOf():
+            return pa.map_(_arrow_type(nested.key), _arrow_type(nested.value))
+        case StructOf():
+            return pa.struct([(name, _arrow_type(kind)) for name, kind in nested.fields])
     simple = {
         "STRING": pa.string(),
         "BOOLEAN": pa.bool_(),
@@ -122,7 +132,9 @@ def arrow_type(column: Column) -> pa.DataType:
         "SMALLINT": pa.int16(),
         "INT": pa.int32(),
         "BIGINT": pa.int64(),
+        "FLOAT": pa.float32(),
         "DOUBLE": pa.float64(),
+        "BINARY": pa.binary(),
         "DATE": pa.date32(),
         "TIMESTAMP": pa.timestamp("us", "UTC"),
     }
@@ -130,6 +142,10 @@ def arrow_type(column: Column) -> pa.DataType:
         return simple[column.type]
     precision, scale = column.type.removeprefix("DECIMAL(").removesuffix(")").split(",")
     return pa.decimal128(int(precision), int(scale))
+
+
+def _arrow_type(kind: str) -> pa.DataType:
+    return arrow_type(Column(name="", type=kind))
 
 
 def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
@@ -144,8 +160,17 @@ def types_of(columns: Sequence[Column]) -> dict[str, str]:
 
 def _without_zones(rows: pa.Table) -> pa.Table:
     """Return rows with moments as DuckDB keeps them here: in UTC, without saying so."""
-    fields = [
-        field.with_type(pa.timestamp("us")) if pa.types.is_timestamp(field.type) else field
-        for field in rows.schema
-    ]
+    fields = [field.with_type(_without_zone(field.type)) for field in rows.schema]
     return rows.cast(pa.schema(fields))
+
+
+def _without_zone(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us")
+    if pa.types.is_list(kind):
+        return pa.list_(_without_zone(kind.value_type))
+    if pa.types.is_map(kind):
+        return pa.map_(_without_zone(kind.key_type), _without_zone(kind.item_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_without_zone(field.type)) for field in kind])
+    return kind

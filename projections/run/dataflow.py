@@ -27,11 +27,13 @@ from projections.run.operators import (
 )
 from projections.sql.batch import keyed, listed, mapped, names, united, windowed
 from projections.sql.catalog import Column
-from projections.sql.duckdb_text import duckdb_type
+from projections.sql.duckdb_types import duckdb_type
+from projections.sql.explosion_text import exploded
 from projections.sql.match_text import given_columns, matcher_name, physical, taken_columns
 from projections.sql.presence import right_rows
 from projections.sql.shape import NOTHING_ENDED, ORDER
 from projections.sql.tree import (
+    Exploded,
     Final,
     Grouped,
     Join,
@@ -187,6 +189,8 @@ class Dataflow:
                 return mapped(node, self._changes_of(node.input), TEXT, _MORE)
             case Windowed():
                 return windowed(node, self._changes_of(node.input), TEXT, _MORE)
+            case Exploded():
+                return exploded(node, self._changes_of(node.input), TEXT, _MORE)
             case UnionAll():
                 return united(node, [*map(self._changes_of, node.inputs)], TEXT, _MORE)
             case Join():

@@ -14,6 +14,7 @@ from sqlglot.errors import SqlglotError
 
 from projections.sql.all_groups import with_all_groups
 from projections.sql.comma_joins import with_conditions
+from projections.sql.element_forms import with_explosions
 from projections.sql.expressions import FUNCTIONS, OPERATORS, render
 from projections.sql.places import Script
 from projections.sql.refusals import refuse_forms, refuse_words
@@ -31,7 +32,8 @@ def read_query(script: Script, tokens: list[Token]) -> exp.Expr:
     tokens = without_table_functions(script, tokens)
     _refuse_surplus(script, tokens)
     refuse_words(script, tokens)
-    query = with_all_groups(refuse_forms(script, parsed(script, tokens)))
+    query = with_explosions(script, refuse_forms(script, parsed(script, tokens)))
+    query = with_all_groups(query)
     return with_conditions(with_windows(query))
 
 

@@ -14,6 +14,8 @@ from sqlglot import exp
 
 from projections.sql.catalog import Column
 from projections.sql.decimals import FLOATING
+from projections.sql.explosion_text import exploded
+from projections.sql.fact_places import in_places
 from projections.sql.join_text import joined
 from projections.sql.match_text import matches
 from projections.sql.shape import END, ORDER, WATERMARK, InputKind
@@ -22,6 +24,7 @@ from projections.sql.tree import (
     WINDOW_END,
     WINDOW_START,
     Call,
+    Exploded,
     Final,
     Function,
     Grouped,
@@ -31,11 +34,11 @@ from projections.sql.tree import (
     Newest,
     Node,
     Over,
+    Recomputed,
     Scan,
     Sessions,
     UnionAll,
     Windowed,
-    in_places,
 )
 from projections.sql.windows import WindowKind
 
@@ -105,6 +108,14 @@ class Dialect(Protocol):
 
     def each(self, values: str) -> str:
         """Write the elements of a list as rows."""
+        ...
+
+    def elements(self, columns: str, rows: str, node: Exploded) -> str:
+        """Write rows once for each element: `columns`, its place `__i` from 0, itself as `__e`."""
+        ...
+
+    def field(self, value: str, name: str) -> str:
+        """Write a field of a struct."""
         ...
 
     def apart(self, value: str, kind: str) -> list[str]:
@@ -177,14 +188,12 @@ def whole(node: Node, dialect: Dialect) -> str:
             return joined(node, whole(node.left, dialect), whole(node.right, dialect), dialect)
         case Final():
             return ended(node, whole(node.input, dialect), dialect)
-        case Map() | Windowed() | Grouped() | Sessions() | Over() | Match() | Newest():
-            return over_rows(node, dialect)(whole(node.input, dialect))
         case _:
-            assert_never(node)
+            return over_rows(node, dialect)(whole(node.input, dialect))
 
 
 def over_rows(
-    node: Map | Windowed | Grouped | Sessions | Over | Match | Newest, dialect: Dialect
+    node: Map | Windowed | Exploded | Recomputed, dialect: Dialect
 ) -> Callable[[str], str]:
     """Return the query of a node with one input, as a function of the query for its rows."""
     match node:
@@ -192,6 +201,8 @@ def over_rows(
             return lambda rows: mapped(node, rows, dialect)
         case Windowed():
             return lambda rows: windowed(node, rows, dialect)
+        case Exploded():
+            return lambda rows: exploded(node, rows, dialect)
         case Grouped():
             return lambda rows: _grouped(node, rows, dialect)
         case Sessions():

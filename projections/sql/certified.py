@@ -25,6 +25,7 @@ from projections.sql.duckdb_text import DuckText
 from projections.sql.durations import duration_of
 from projections.sql.expressions import render
 from projections.sql.functions import function_of
+from projections.sql.nested_types import leaves
 from projections.sql.places import Script, offset_of
 from projections.sql.scalars import scalar_of
 from projections.sql.time_formats import format_parts, moment_formatted
@@ -37,6 +38,7 @@ from projections.sql.tree import (
     Node,
     Over,
     Sessions,
+    Stateless,
     expressions_of,
     inputs_of,
     walk,
@@ -48,6 +50,8 @@ _NARROWER = {"BIGINT": INTEGERS, "DOUBLE": (*INTEGERS, "FLOAT")}
 WHOLE = ("INT", "BIGINT")
 _NUMBERS = (*WHOLE, "DOUBLE")
 _SIMPLE = frozenset(("BOOLEAN", "STRING", "TIMESTAMP", "DATE", "TINYINT", "SMALLINT", *_NUMBERS))
+_ALSO_HELD = ("FLOAT", "BINARY")
+"""Types of parts that nothing is computed of."""
 _MOST_SUMMED = 28
 """A sum of decimals of no more digits has room for all of them."""
 _UNITS = ("SECOND", "MINUTE", "HOUR", "DAY")
@@ -104,13 +108,23 @@ def has_simple_type(kind: str) -> bool:
     return kind in _SIMPLE or DECIMAL.fullmatch(kind) is not None
 
 
+def is_held(kind: str) -> bool:
+    """Say whether both engines hold values of a type with parts alike, to take them apart."""
+    parts = leaves(kind) if "<" in kind else None
+    return parts is not None and all(has_simple_type(p) or p in _ALSO_HELD for p in parts)
+
+
 def _parts(node: Node) -> Iterator[str | None]:
-    for each in node.columns:
-        if not has_simple_type(each.type):
+    # What has parts is passed on, up to where it is taken apart; no operator keeps it.
+    passes = isinstance(node, Stateless)
+    below = () if passes else (each for side in inputs_of(node) for each in side.columns)
+    for each in (*node.columns, *below):
+        if not (has_simple_type(each.type) or (passes and is_held(each.type))):
             yield f"column {each.name.lstrip('_')} has the type {each.type or '(as Spark derives)'}"
     if isinstance(node, Map):
         for expression in (*(each.expression for each in node.outputs), *node.where):
-            yield uncertified_in(expression, node.input.columns)
+            if not _is_passed(expression, _typing(node.input.columns)):
+                yield uncertified_in(expression, node.input.columns)
     if isinstance(node, Join):
         columns = (*node.left.columns, *node.right.columns)
         for part in node.rest:
@@ -122,6 +136,13 @@ def _parts(node: Node) -> Iterator[str | None]:
     if isinstance(node, Grouped | Sessions | Over):
         for call in node.calls:
             yield _uncertified_call(call)
+
+
+def _is_passed(node: exp.Expr, types: TypeOf) -> bool:
+    """Say whether an expression is a column, or a field of one, as it is."""
+    if isinstance(node, exp.Dot | exp.Paren):
+        return bool(types(node)) and _is_passed(node.this, types)
+    return isinstance(node, exp.Column) and is_held(types(node))
 
 
 def _too_long(node: exp.Expr, columns: tuple[Column, ...]) -> str | None:
@@ -155,6 +176,8 @@ def _uncertified_call(call: Call) -> str | None:
 
 def _uncertified(node: exp.Expr, types: TypeOf) -> str | None:
     """Return the first part of an expression that is not certified, as it is written."""
+    if isinstance(node, exp.Dot) and _is_passed(node, types) and has_simple_type(types(node)):
+        return None
     scalar = scalar_of(node, types)
     if scalar is None and not _known(node, types):
         return render(node)

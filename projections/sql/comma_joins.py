@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
+from projections.sql.element_forms import is_of_elements
 from projections.sql.expressions import conjuncts, never_fails
 from projections.sql.outer_joins import side_of
 
@@ -54,6 +55,8 @@ def _is_of(known: set[str], part: exp.Expr) -> bool:
 
 
 def _is_bare(join: exp.Expr) -> bool:
+    if is_of_elements(join):
+        return False
     further = [clause for clause, content in join.args.items() if content and clause != "this"]
     return not further or (further == ["kind"] and join.text("kind").upper() == "CROSS")
 

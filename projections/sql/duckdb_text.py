@@ -13,13 +13,15 @@ from sqlglot import exp
 from kernel.errors import BeyondThisProcess, InvalidRequest
 from projections.sql.catalog import Column
 from projections.sql.decimals import FLOATING, digits_of
+from projections.sql.duckdb_types import duckdb_type
 from projections.sql.durations import duration_of, in_us
 from projections.sql.expressions import never_fails, render
 from projections.sql.functions import function_of
+from projections.sql.nested_types import StructOf, nested_of
 from projections.sql.scalar import WHOLE, is_null
 from projections.sql.scalars import scalar_of
 from projections.sql.time_formats import FIELDS, YEAR, format_parts, moment_formatted
-from projections.sql.tree import Call, Function
+from projections.sql.tree import Call, Exploded, Function
 from projections.sql.types import type_of
 from schemas.identifiers import duckdb_name
 
@@ -54,11 +56,6 @@ _FUNCTIONS: dict[type[exp.Expr], str] = {
     exp.Replace: "replace",
     exp.SplitPart: "split_part",
 }
-
-
-def duckdb_type(kind: str) -> str:
-    """Return DuckDB's name of a simple type of Spark."""
-    return "VARCHAR" if kind == "STRING" else kind
 
 
 class DuckText:
@@ -135,6 +132,24 @@ class DuckText:
         """Write the elements of a list as rows."""
         return f"unnest({values})"
 
+    def elements(self, columns: str, rows: str, node: Exploded) -> str:
+        """Write rows once for each element: `columns`, its place `__i` from 0, itself as `__e`."""
+        values = duckdb_name(node.values)
+        values = f"map_entries({values})" if node.entries else values
+        places = f"range(len({values}))"
+        if node.outer:
+            values, places = (
+                f"CASE WHEN len({values}) > 0 THEN {each} ELSE [NULL] END"
+                for each in (values, places)
+            )
+        # Two lists that are unnested beside each other go in step.
+        own = f"CAST(unnest({places}) AS INTEGER) AS __i, unnest({values}) AS __e"
+        return f"SELECT {columns}, {own} FROM ({rows}) AS x"
+
+    def field(self, value: str, name: str) -> str:
+        """Write a field of a struct."""
+        return _field(value, name)
+
     def apart(self, value: str, kind: str) -> list[str]:
         """Write what values of a type are ordered by, so that only those that are the same tie."""
         # The two zeros are equal: as in Spark, the one with a sign is in front.
@@ -143,6 +158,10 @@ class DuckText:
     def of_greatest(self, value: str, by: str) -> str:
         """Write the value, NULL included, of the row where `by` is greatest in its group."""
         return f"arg_max_null({value}, {by})"
+
+
+def _field(value: str, name: str) -> str:
+    return "struct_extract(" + value + ", '" + "''".join(name.split("'")) + "')"
 
 
 def _total(call: Call, value: str, over: str) -> str:
@@ -202,6 +221,7 @@ class _Expressions:
             (exp.Concat, self._concat),
             (exp.TimeToStr, self._formatted),
             (exp.Anonymous, self._called),
+            (exp.Dot, self._field),
             (tuple(_FUNCTIONS), self._function),
             ((exp.And, exp.Or), self._connected),
             (tuple(_SIGNS), self._sign),
@@ -341,6 +361,13 @@ class _Expressions:
             for parameter, given in zip(function.takes, node.expressions, strict=True)
         ]
         return f"{duckdb_name(function.known_as)}({', '.join(parts)})"
+
+    def _field(self, node: exp.Expr) -> str:
+        struct = nested_of(self._type(node.this))
+        assert isinstance(struct, StructOf), "fields of structs alone are certified"
+        found = struct.field(node.expression.name)
+        assert found is not None, "a field is known by its type"
+        return _field(self.text(node.this), found[0])
 
     def _formatted(self, node: exp.Expr) -> str:
         """Write fields with leading zeros; the year before 1 is 0, and the one before that -1."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlglot import exp
 
 from projections.sql.adding import Adding
+from projections.sql.element_keys import notes_of_elements
 from projections.sql.expressions import render
 from projections.sql.key_steps import key_steps
 from projections.sql.outline import outline
@@ -94,6 +95,19 @@ def notes_of(
     return tuple(notes)
 
 
+def notes_of_rows(
+    tree: Newest, strategy: Strategy, beyond: str | None, adding: Adding | None
+) -> tuple[str, ...]:
+    """Say how elements of a stream's facts are kept; `beyond` is what Spark alone computes."""
+    late = _LATE_ROWS if adding is None else _LATE_GROUPS
+    return (
+        _engine(beyond),
+        _state(tree, strategy, adding),
+        late,
+        *notes_of_elements(tree),
+    )
+
+
 def notes_of_steps(tree: Newest, beyond: str | None, *, stateful: bool) -> tuple[str, ...]:
     """Say how a query of several steps is kept; `beyond` is what Spark alone computes."""
     if beyond is not None:
@@ -115,7 +129,7 @@ def notes_of_steps(tree: Newest, beyond: str | None, *, stateful: bool) -> tuple
             notes.append("a pattern without WITHIN searches whole partitions at every change")
         if isinstance(node, Join):
             notes += [*_latest_of(node.right), *_nulls_of(node)]
-    notes = [*dict.fromkeys(notes), *_folds(tree)]
+    notes = [*dict.fromkeys(notes), *notes_of_elements(tree), *_folds(tree)]
     if any(scan.kind is InputKind.PROJECTION for scan in scans(tree)) and _chooses(tree):
         notes.append(
             "rows of another projection have no place in time: where one of several has to be "

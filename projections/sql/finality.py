@@ -21,6 +21,7 @@ from projections.sql.tree import (
     WINDOW_START,
     Call,
     Computed,
+    Exploded,
     Final,
     Function,
     Grouped,
@@ -130,6 +131,8 @@ class _Endings:
                 return self._of_match(node)
             case Join():
                 return self._of_join(node)
+            case Exploded():
+                return replace(node, input=self.beside(node.input), kept=(*node.kept, END))
             case UnionAll():
                 return replace(node, inputs=tuple(map(self.beside, node.inputs)))
             case Newest() | Final():
@@ -207,6 +210,8 @@ def _behind(node: Node, name: str) -> bool:
             return known or _behind(node.input, node.time if name == WINDOW_END else name)
         case Grouped():
             return name in node.keys and _behind(node.input, name)
+        case Exploded():
+            return name in node.kept and _behind(node.input, name)
         case Sessions():
             return name == WINDOW_END and _behind(node.input, node.time)
         case Over():
@@ -256,6 +261,8 @@ def _length(node: Node, name: str) -> int:
             return _length(node.input, name) if name in node.keys else 0
         case Newest() | Final() | Windowed():
             return _length(node.input, name)
+        case Exploded() if name in node.kept:
+            return _length(node.input, name)
         case _:
             return 0
 
@@ -271,6 +278,8 @@ def _names_end(node: Node, name: str) -> bool:
             return name in told
         case Grouped():
             return name in node.keys and _names_end(node.input, name)
+        case Exploded():
+            return name in node.kept and _names_end(node.input, name)
         case Sessions():
             return name == WINDOW_END
         case Over():

@@ -16,11 +16,13 @@ from sqlglot import exp
 
 from projections.sql.batch import Dialect, listed, names, whole
 from projections.sql.expressions import unwrapped
+from projections.sql.fact_places import apart
 from projections.sql.resolving import used
 from projections.sql.shape import ORDER
 from projections.sql.tree import (
     WINDOW_END,
     WINDOW_START,
+    Exploded,
     Final,
     Grouped,
     Join,
@@ -34,7 +36,6 @@ from projections.sql.tree import (
     Sessions,
     UnionAll,
     Windowed,
-    apart,
     scans,
     walk,
 )
@@ -190,6 +191,8 @@ def _of_facts(node: Node, needed: Set[str], met: Join | None) -> Node:
             return _meeting(node, needed)
         case Join():
             return _of_facts(node.left, needed, met)
+        case Exploded():
+            return _elements(node, needed, met)
         case Newest() | UnionAll() | Sessions() | Over() | Match() | Final():
             raise AssertionError(f"{type(node).__name__} is no part of a query of one step")
         case _:
@@ -203,6 +206,17 @@ def _mapped(node: Map, needed: Set[str], met: Join | None) -> Map:
     where = tuple(part for part in node.where if used(part) <= ours)
     return replace(
         node, input=_of_facts(node.input, wanted & ours, met), outputs=outputs, where=where
+    )
+
+
+def _elements(node: Exploded, needed: Set[str], met: Join | None) -> Exploded:
+    kept = tuple(name for name in node.kept if name in needed)
+    return replace(
+        node,
+        input=_of_facts(node.input, {*kept, node.values}, met),
+        kept=kept,
+        place=node.place if node.place in needed else None,
+        elements=tuple(each for each in node.elements if each.name in needed),
     )
 
 
@@ -280,6 +294,8 @@ def _origin(node: Node, name: str) -> str | None:
         case Windowed() if name in (WINDOW_START, WINDOW_END):
             return name
         case Windowed():
+            return _origin(node.input, name)
+        case Exploded() if name in node.kept:
             return _origin(node.input, name)
         case Grouped() if name in node.keys:
             return _origin(node.input, name)

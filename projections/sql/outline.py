@@ -8,6 +8,7 @@ from projections.sql.presence import right_rows
 from projections.sql.shape import InputKind
 from projections.sql.tree import (
     WINDOW_START,
+    Exploded,
     Final,
     Grouped,
     Join,
@@ -52,6 +53,10 @@ def _described(node: Node) -> str | None:
             return f"filter by {len(node.where)} conditions" if node.where else None
         case Windowed():
             return f"{node.kind} of {in_words_us(node.size_us)}: each row once for each window"
+        case Exploded():
+            outer = ", or once without any" if node.outer else ""
+            what = "entry" if node.entries else "element"
+            return f"elements of {node.values.lstrip('_')}: each row once for each {what}{outer}"
         case UnionAll():
             return "union of all rows"
         case Join():

@@ -14,17 +14,21 @@ from dataclasses import replace
 
 from sqlglot import exp
 
-from projections.sql.adding import adding_of
+from projections.sql.adding import Adding, adding_of
 from projections.sql.batch import whole
 from projections.sql.catalog import Catalog
 from projections.sql.certified import check_arguments, uncertified
 from projections.sql.decimals import FLOATING
+from projections.sql.element_keys import check_elements
 from projections.sql.explain import (
     EVERYTHING,
+    NEW_ROWS,
+    NEW_ROWS_ADDED,
     TOUCHED_REGIONS,
     cost_of,
     notes_of,
     notes_of_end,
+    notes_of_rows,
     notes_of_steps,
 )
 from projections.sql.expressions import same_text
@@ -33,11 +37,20 @@ from projections.sql.parse import ProjectionDecl
 from projections.sql.places import refusing_depth
 from projections.sql.pruning import pruned
 from projections.sql.query import Output, ResolvedQuery, read_query
-from projections.sql.reading import read_tree, several_steps
+from projections.sql.query_steps import several_steps
+from projections.sql.reading import read_tree
 from projections.sql.scope import WINDOW_COLUMNS
 from projections.sql.shape import END, PARTIAL, Input, InputKind, Plan, Strategy
 from projections.sql.spark_text import SparkText
-from projections.sql.tree import Newest, is_stateful, scans, walk
+from projections.sql.tree import (
+    Exploded,
+    Grouped,
+    Newest,
+    Stateless,
+    is_stateful,
+    scans,
+    walk,
+)
 from projections.sql.truths import check_truths
 from projections.sql.windows import WindowKind
 from schemas.identifiers import spark_name
@@ -104,6 +117,10 @@ def _several(decl: ProjectionDecl, catalog: Catalog) -> Plan:
             )
     check_arguments(decl.script, tree)
     check_truths(decl.script, tree)
+    check_elements(decl, tree)
+    kept = _by_keys(decl, tree)
+    if kept is not None:
+        return _of_elements(decl, tree, *kept)
     beyond = uncertified(tree)
     strategy = Strategy.REGIONS if beyond is None else Strategy.WHOLE
     stateful = any(is_stateful(node) for node in walk(tree))
@@ -131,6 +148,49 @@ def _several(decl: ProjectionDecl, catalog: Catalog) -> Plan:
         tree=tree,
         final=decl.final,
     )
+
+
+def _of_elements(
+    decl: ProjectionDecl, tree: Newest, strategy: Strategy, adding: Adding | None
+) -> Plan:
+    """Compile a query of elements as one step is: without state, by what is new."""
+    tree = tree if adding is None else adding.tree
+    beyond = uncertified(tree)
+    ordered = adding is None or adding.ordered
+    return Plan(
+        name=decl.name,
+        key=tree.keys,
+        columns=tuple(each for each in tree.columns if not each.name.startswith(PARTIAL)),
+        inputs=_inputs(tree),
+        stateful=adding is not None,
+        strategy=strategy,
+        small=beyond is None,
+        rows_sql=(whole if ordered else rows_sql)(tree, SparkText()),
+        freshness=decl.freshness,
+        fingerprint=_fingerprint(decl, tree),
+        cost=NEW_ROWS if adding is None else NEW_ROWS_ADDED,
+        notes=notes_of_rows(tree, strategy, beyond, adding),
+        tree=tree,
+        adding=adding,
+    )
+
+
+def _by_keys(decl: ProjectionDecl, tree: Newest) -> tuple[Strategy, Adding | None] | None:
+    """Return how elements of one stream's facts, or groups of them, are kept without state.
+
+    None for a tree that is kept by the regions of its operators.
+    """
+    nodes = [*walk(tree)]
+    alone = all(isinstance(node, Stateless | Grouped | Newest) for node in nodes)
+    streams = [scan.kind is InputKind.STREAM for scan in scans(tree)]
+    groups = [node for node in nodes if isinstance(node, Grouped | Newest)]
+    plain = not (decl.final or decl.when is not None or decl.functions)
+    if not (plain and alone and streams == [True] and any(isinstance(n, Exploded) for n in nodes)):
+        return None
+    if len(groups) == 1 and a_row_for_each_fact(tree):
+        return Strategy.NEWEST, None
+    adding = adding_of(tree) if len(groups) == 2 else None
+    return None if adding is None else (Strategy.KEYS, adding)
 
 
 def _key(decl: ProjectionDecl, query: ResolvedQuery) -> tuple[Output, ...]:

@@ -12,11 +12,13 @@ from typing import assert_never
 
 from sqlglot import exp
 
+from projections.sql.explosion_places import sunk
 from projections.sql.formulas import columns_of
 from projections.sql.resolving import used
 from projections.sql.shape import END
 from projections.sql.tree import (
     Computed,
+    Exploded,
     Final,
     Grouped,
     Join,
@@ -36,7 +38,7 @@ from projections.sql.uniqueness import one_row_of_each_key
 
 def pruned(tree: Newest) -> Newest:
     """Return the tree that gives the same rows from fewer columns and rows."""
-    made = _with(tree, frozenset(each.name for each in tree.columns))
+    made = _with(sunk(tree), frozenset(each.name for each in tree.columns))
     assert isinstance(made, Newest)
     return made
 
@@ -53,14 +55,13 @@ def _with(node: Node, needed: Set[str]) -> Node:
             return replace(node, inputs=parts)
         case Windowed():
             return replace(node, input=_with(node.input, {*needed, node.time}))
-        case Grouped():
+        case Exploded():
+            return _exploded(node, needed)
+        case Grouped() | Sessions():
             calls = tuple(call for call in node.calls if call.name in needed)
             wanted = {*node.keys, *(c.argument for c in calls if c.argument is not None)}
+            wanted |= {node.time} if isinstance(node, Sessions) else set()
             return replace(node, input=_with(node.input, wanted), calls=calls)
-        case Sessions():
-            calls = tuple(call for call in node.calls if call.name in needed)
-            wanted = {*node.keys, *(c.argument for c in calls if c.argument is not None)}
-            return replace(node, input=_with(node.input, {*wanted, node.time}), calls=calls)
         case Over():
             own = {*node.partition, *(each.column for each in node.order)}
             own |= {call.argument for call in node.calls if call.argument is not None}
@@ -140,6 +141,17 @@ def _pushed(join: Join, where: tuple[exp.Expr, ...]) -> tuple[Join, tuple[exp.Ex
         for each in join.left.columns
     )
     return replace(join, left=Map(input=join.left, outputs=outputs, where=moved)), rest
+
+
+def _exploded(node: Exploded, needed: Set[str]) -> Exploded:
+    kept = tuple(name for name in node.kept if name in needed)
+    return replace(
+        node,
+        input=_with(node.input, {*kept, node.values}),
+        kept=kept,
+        place=node.place if node.place in needed else None,
+        elements=tuple(each for each in node.elements if each.name in needed),
+    )
 
 
 def _match(node: Match, needed: Set[str]) -> Match:

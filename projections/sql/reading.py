@@ -15,7 +15,9 @@ from sqlglot import exp
 from projections.sql import joins
 from projections.sql.catalog import Catalog, Relation
 from projections.sql.constant_rows import ConstantRows, constant_rows
+from projections.sql.element_forms import is_of_elements, refuse_before_outer
 from projections.sql.emission import emitted
+from projections.sql.explosions import explosion_of
 from projections.sql.expressions import conjuncts
 from projections.sql.finality import final
 from projections.sql.first_rows import with_first_rows
@@ -39,6 +41,7 @@ from projections.sql.query import (
     resolved,
     unique,
 )
+from projections.sql.query_steps import STEPS
 from projections.sql.ranking import Windows
 from projections.sql.resolving import Names
 from projections.sql.scalar_subqueries import with_values
@@ -58,35 +61,9 @@ from projections.sql.tree import (
     walk,
 )
 from projections.sql.type_names import normal
-from projections.sql.windows import is_session
 
-_STEPS = ("with_", "qualify", "distinct")
 _AROUND = ("this", "expression", "distinct", "with_", "alias", "pivots")
 """What a query in brackets, or several with UNION and its like between, may have of its own."""
-"""Clauses of a query of several steps that a query of one step does not have."""
-
-
-def several_steps(query: exp.Expr) -> bool:
-    """Say whether a query needs a plan tree, because it is more than one SELECT with lookups."""
-    further = (*_STEPS, "limit")
-    if not isinstance(query, exp.Select) or any(query.args.get(each) for each in further):
-        return True
-    joined = [join.this for join in query.args.get("joins") or []]
-    kinds = [join.text("kind").upper() for join in query.args.get("joins") or []]
-    first = query.args["from_"].this if query.args.get("from_") is not None else None
-    sides = {side_of(join) for join in query.args.get("joins") or []}
-    return (
-        bool(sides & {"RIGHT", "FULL"})
-        or has_sets(query)
-        or any(isinstance(each, exp.Stream | exp.Values) for each in joined)
-        or any(
-            isinstance(each, exp.Table) and not each.args.get("version")
-            for each in (first, *joined)
-        )
-        or any(kind in ("SEMI", "ANTI") for kind in kinds)
-        or query.find(exp.Window, exp.Subquery, exp.Exists) is not None
-        or any(map(is_session, query.find_all(exp.Anonymous)))
-    )
 
 
 def read_tree(decl: ProjectionDecl, catalog: Catalog) -> Newest:
@@ -195,7 +172,8 @@ class _Reader:
     def _select(self, select: exp.Select, named: Mapping[str, exp.Expr]) -> Node:
         at = offset_of(select, self.at)
         is_distinct(self.script, select, at)
-        refuse_clauses(self.script, select, at, known=_STEPS)
+        refuse_clauses(self.script, select, at, known=STEPS)
+        refuse_before_outer(self.script, select.args.get("joins") or [], at)
         shared = shared_columns(select.args.get("joins") or [])
         select = mirrored(self.script, without_subqueries(self.script, select, at), at)
         select = with_values(self.script, select, at, lambda query: self._columns(query, named, at))
@@ -234,6 +212,9 @@ class _Reader:
         sources = [first]
         written = select.args.get("joins") or []
         for place, join in enumerate(written[:count]):
+            if is_of_elements(join):
+                node = self._exploded(join, node, sources, at)
+                continue
             right, source = self._joined_input(join.this, named, sources, at)
             names = Names(self.script, [*sources, source], at=at)
             names.scope.shared = shared_columns(written[:place])
@@ -252,13 +233,23 @@ class _Reader:
                 sources.append(joined_by_names(source, join))
         return node, sources
 
+    def _exploded(self, join: exp.Expr, node: Node, sources: list[QuerySource], at: int) -> Node:
+        """Join the rows so far with their own elements, and add these to their inputs."""
+        explosion = explosion_of(Names(self.script, sources, at=at), join)
+        self._refuse_alike(explosion.source, sources, offset_of(join, at))
+        sources.append(explosion.source)
+        return explosion.over(node)
+
     def _columns(self, select: exp.Select, named: Mapping[str, exp.Expr], at: int) -> set[str]:
         """Return the names of the columns of a query's inputs, without reading it for good."""
         scanned, sources = self.scanned, list[QuerySource]()
         first = select.args.get("from_")
-        items = [] if first is None else [first.this]
-        for item in (*items, *(join.this for join in select.args.get("joins") or [])):
-            sources.append(self._joined_input(item, named, sources, at)[1])
+        for item in (*([] if first is None else [first]), *(select.args.get("joins") or [])):
+            if is_of_elements(item):
+                names = Names(self.script, sources, at=at)
+                sources.append(explosion_of(names, item).source)
+            else:
+                sources.append(self._joined_input(item.this, named, sources, at)[1])
         self.scanned = scanned
         return {name for source in sources for name in source.columns}
 

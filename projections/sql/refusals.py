@@ -47,7 +47,6 @@ _FIELDS = (
     *("MINUTE", "M", "MIN", "MINS", "MINUTES", "SECOND", "S", "SEC", "SECONDS", "SECS"),
 )
 """What Spark takes from a time."""
-_OF_ROWS = (exp.Unnest, exp.Explode, exp.ExplodeOuter, exp.Posexplode, exp.Inline)
 
 
 def refuse_words(script: Script, tokens: Sequence[Token]) -> None:
@@ -69,11 +68,6 @@ def refuse_forms(script: Script, query: exp.Expr) -> exp.Expr:
 
 
 def _said(found: exp.Expr) -> tuple[str, str] | None:
-    if isinstance(found, _OF_ROWS):
-        return (
-            "elements of arrays and maps are not read as rows (UNNEST, explode) yet",
-            "Publish one event for each element, or take known places: element_at(tags, 1).",
-        )
     if isinstance(found, exp.Lateral) and isinstance(found.this, exp.Subquery):
         return (
             "LATERAL is not compiled",

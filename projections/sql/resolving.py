@@ -25,13 +25,18 @@ class Names:
         self._types = {
             f"{source.alias}.{each.name}": normal(each.type)
             for source in sources
-            for each in source.columns.values()
+            for each in (*source.columns.values(), *source.fields)
         } | _OWN
+        self._fields = {
+            (source.alias, each.name.lower()): each for source in sources for each in source.fields
+        }
 
     def flat(self, node: exp.Expr) -> exp.Expr:
         """Turn `alias`.`column` of a resolved expression into one name of the tree."""
 
         def renamed(found: exp.Expr) -> exp.Expr:
+            if isinstance(found, exp.Dot):
+                return self._field(found) or found
             if not isinstance(found, exp.Column) or not found.table:
                 return found
             made = column(found.name if found.name in _OWN else f"{found.table}.{found.name}")
@@ -39,6 +44,19 @@ class Names:
             return made
 
         return node.copy().transform(renamed)
+
+    def _field(self, node: exp.Expr) -> exp.Expr | None:
+        """Return the column that a field of a struct is, if it is one."""
+        path, base = [node.name], node.this
+        while isinstance(base, exp.Dot):
+            path, base = [base.name, *path], base.this
+        if not isinstance(base, exp.Column):
+            return None
+        known = self._fields.get((base.table, ".".join([base.name, *path]).lower()))
+        made = None if known is None else column(f"{base.table}.{known.name}")
+        if made is not None:
+            made.meta.update(base.meta)
+        return made
 
     def knows(self, name: str, kind: str) -> None:
         """Add a column that this step makes."""

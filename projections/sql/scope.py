@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from sqlglot import exp
 
 from projections.sql.catalog import Column, Relation
+from projections.sql.nested_types import StructOf, nested_of
 from projections.sql.places import Script, nearest, offset_of
 from projections.sql.shape import HIDDEN_TABLE, INGESTED_AT, InputKind
 
@@ -19,6 +20,7 @@ PROCESSING_TIME = INGESTED_AT.removeprefix("_")
 class QuerySource:
     """An input under its alias. Columns by lower-case name, as Spark compares them.
 
+    `fields` are those of structs among them, by `column.field`, that the rows have as columns too.
     `using` are those by which it is joined that an input before it has as well: a name without an
     alias is the one of that input.
     """
@@ -29,6 +31,7 @@ class QuerySource:
     relation: Relation
     columns: dict[str, Column]
     using: frozenset[str] = frozenset()
+    fields: tuple[Column, ...] = ()
 
     @property
     def view(self) -> str:
@@ -144,6 +147,14 @@ class QueryScope:
                 f"{column.name} is {column.type} and has no field {fields[0]}",
                 at=at,
                 fix=f"Write {column.name} alone.",
+            )
+        struct = nested_of(column.type)
+        if fields and isinstance(struct, StructOf) and struct.field(fields[0]) is None:
+            known = [name for name, _ in struct.fields]
+            raise self.script.refusal(
+                f"{column.name} has no field {fields[0]}{nearest(fields[0], known)}",
+                at=at,
+                fix=f"Fields of {column.name}: {', '.join(known)}.",
             )
         for field in fields:
             made = exp.Dot(this=made, expression=exp.to_identifier(field, quoted=True))

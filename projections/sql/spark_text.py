@@ -11,7 +11,7 @@ from projections.sql.catalog import Column
 from projections.sql.decimals import FLOATING, INTEGERS
 from projections.sql.expressions import render
 from projections.sql.totals import divided_sql, total_sql
-from projections.sql.tree import Call, Function
+from projections.sql.tree import Call, Exploded, Function
 from schemas.identifiers import spark_name
 
 _NOT_ORDERED = re.compile("MAP<|FLOAT|DOUBLE|REAL", re.IGNORECASE)
@@ -83,6 +83,18 @@ class SparkText:
     def each(self, values: str) -> str:
         """Write the elements of a list as rows."""
         return f"explode({values})"
+
+    def elements(self, columns: str, rows: str, node: Exploded) -> str:
+        """Write rows once for each element: `columns`, its place `__i` from 0, itself as `__e`."""
+        values = spark_name(node.values)
+        values = f"map_entries({values})" if node.entries else values
+        outer = "OUTER " if node.outer else ""
+        view = f"LATERAL VIEW {outer}posexplode({values}) v AS __i, __e"
+        return f"SELECT {columns}, __i, __e FROM ({rows}) AS x {view}"
+
+    def field(self, value: str, name: str) -> str:
+        """Write a field of a struct."""
+        return f"{value}.{spark_name(name)}"
 
     def apart(self, value: str, kind: str) -> list[str]:
         """Write what values of a type are ordered by, so that only those that are the same tie."""

@@ -10,7 +10,7 @@ Expressions stand in `Map` and in the conditions of `Join` alone. All other node
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -18,6 +18,7 @@ from sqlglot import exp
 
 from projections.sql.catalog import Column, Relation
 from projections.sql.formulas import Formula, Pick
+from projections.sql.nested_types import ElementColumn
 from projections.sql.patterns import Pattern
 from projections.sql.shape import InputKind
 from projections.sql.windows import WindowKind
@@ -156,6 +157,37 @@ class Windowed:
     def columns(self) -> tuple[Column, ...]:
         """Return the input's columns with the window's."""
         return (*self.input.columns, *_WINDOW)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Exploded:
+    """Each row once for each element of an array, or entry of a map, in `values`. Without state.
+
+    `kept` are the columns of the input that are passed on. `outer`: a row without elements is given
+    once, with NULL for them. `place` is the column with an element's place, counted from `first`.
+    An entry has the fields `key` and `value`.
+    """
+
+    input: Node
+    values: str
+    entries: bool
+    outer: bool
+    kept: tuple[str, ...]
+    place: str | None
+    first: int
+    elements: tuple[ElementColumn, ...]
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Return the columns that are passed on, the element's place and what is made of it."""
+        return (*_named(self.input, self.kept), *self.own)
+
+    @property
+    def own(self) -> tuple[Column, ...]:
+        """Return the columns that the element gives."""
+        kind = "BIGINT" if self.first else "INT"
+        place = () if self.place is None else (Column(name=self.place, type=kind),)
+        return (*place, *(Column(name=each.name, type=each.type) for each in self.elements))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -299,11 +331,15 @@ class Final:
         return self.input.columns
 
 
-Node = Scan | Map | Windowed | UnionAll | Grouped | Sessions | Over | Match | Join | Newest | Final
+Stateless = Scan | Map | Windowed | Exploded | UnionAll
+"""Nodes whose results follow from each row by itself."""
 
 
 Recomputed = Grouped | Sessions | Over | Match | Newest
 """Nodes whose results are computed again, region by region."""
+
+
+Node = Stateless | Recomputed | Join | Final
 
 
 def inputs_of(node: Node) -> tuple[Node, ...]:
@@ -359,35 +395,3 @@ def passed(columns: tuple[Column, ...]) -> tuple[Computed, ...]:
 def _named(node: Node, names: tuple[str, ...]) -> tuple[Column, ...]:
     known = {each.name: each for each in node.columns}
     return tuple(known[name] for name in names)
-
-
-def in_places(node: Node, keys: Collection[str]) -> bool:
-    """Say whether each row is the only one of its keys in its place, as facts of a stream are."""
-    under = node
-    while isinstance(under, Map):
-        under = under.input
-    return isinstance(under, Scan) and under.kind is InputKind.STREAM and apart(node, keys)
-
-
-def apart(node: Node, keys: Collection[str]) -> bool:
-    """Say whether facts that share a place have different keys; see `Relation.copied`."""
-    match node:
-        case Scan():
-            copied = node.relation.copied
-            if node.kind is not InputKind.STREAM or copied is None:
-                return True
-            return bool(copied) and {*copied} <= {*keys}
-        case Map():
-            return apart(node.input, _passed(node, keys))
-        case Join():
-            return apart(node.left, keys)
-        case Windowed():
-            return apart(node.input, keys)
-        case _:
-            return False
-
-
-def _passed(node: Map, names: Collection[str]) -> list[str]:
-    """Return the columns of its input that a `Map` passes on under some of its names."""
-    named = [each.expression for each in node.outputs if each.name in names]
-    return [each.name for each in named if isinstance(each, exp.Column)]

@@ -18,6 +18,7 @@ from projections.sql.decimals import (
     common_type,
 )
 from projections.sql.functions import function_of
+from projections.sql.nested_types import StructOf, nested_of
 from projections.sql.scalars import scalar_of
 from projections.sql.type_names import normal
 
@@ -104,11 +105,16 @@ class _Typing:
             case exp.Case() | exp.If():
                 return self._of_case(node)
             case _:
-                return self._of_scalar(node) or _by_class(node)
+                return self._of_scalar(node) or self._of_field(node) or _by_class(node)
 
     def _of_scalar(self, node: exp.Expr) -> str:
         scalar = scalar_of(node, self.of)
         return scalar.gives if scalar is not None else ""
+
+    def _of_field(self, node: exp.Expr) -> str:
+        struct = nested_of(self.of(node.this)) if isinstance(node, exp.Dot) else None
+        field = struct.field(node.name) if isinstance(struct, StructOf) else None
+        return "" if field is None else field[1]
 
     def _of_case(self, node: exp.Expr) -> str:
         branches = [branch.args["true"] for branch in node.args.get("ifs") or [node]]

@@ -14,6 +14,7 @@ from projections.sql.shape import InputKind
 from projections.sql.tree import (
     WINDOW_END,
     WINDOW_START,
+    Exploded,
     Final,
     Grouped,
     Join,
@@ -59,6 +60,9 @@ def _identified(node: Node, named: Set[str]) -> bool:
             met = {*named, *(theirs for _, theirs in node.pairs)}
             alone = node.kind in (JoinKind.SEMI, JoinKind.ANTI)
             return _identified(node.left, named) and (alone or _identified(node.right, met))
+        case Exploded():
+            keys = (each.name for each in node.elements if node.entries and each.path == ("key",))
+            return bool({node.place, *keys} & named) and _identified(node.input, named)
         case _:
             return False
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
 
-from projections.sql.certified import has_simple_type
+from projections.sql.certified import has_simple_type, is_held
+from projections.sql.nested_types import ArrayOf, MapOf, StructOf, nested_of
 from projections.sql.places import Script
 
 _RANGES = {"TINYINT": 7, "SMALLINT": 15, "INT": 31, "BIGINT": 63}
@@ -24,7 +26,7 @@ class Literal:
 
 def has_literals(kind: str) -> bool:
     """Say whether values of a type can be written in a test."""
-    return has_simple_type(kind)
+    return has_simple_type(kind) or is_held(kind)
 
 
 def value_of(literal: Literal, kind: str, script: Script) -> object:
@@ -34,16 +36,14 @@ def value_of(literal: Literal, kind: str, script: Script) -> object:
     """
     if literal.value is None:
         return None
-    family = kind.partition("(")[0]
-    reader = _READERS.get(family, _whole if family in _RANGES else _as_written)
     try:
-        return reader(literal, kind)
+        return _value(literal, kind)
     except (ValueError, InvalidOperation):
-        raise script.refusal(
-            f"{literal.value!r} is no {kind}", at=literal.at, fix=_FORMS.get(family, _NUMBER)
-        ) from None
+        form = _PARTS if "<" in kind else _FORMS.get(kind.partition("(")[0], _NUMBER)
+        raise script.refusal(f"{literal.value!r} is no {kind}", at=literal.at, fix=form) from None
 
 
+_PARTS = 'Write JSON in quotes, as \'[{"sku": "a", "n": 1}]\'.'
 _NUMBER = "Write a number, without quotes."
 _FORMS = {
     "STRING": "Write text in quotes.",
@@ -51,6 +51,35 @@ _FORMS = {
     "TIMESTAMP": "Write a time in UTC, as '2026-03-02 10:00:00'.",
     "DATE": "Write a day, as '2026-03-02'.",
 }
+
+
+def _value(literal: Literal, kind: str) -> object:
+    family = kind.partition("(")[0]
+    if "<" in kind:
+        told = json.loads(str(_string(literal, kind)), parse_int=Decimal, parse_float=Decimal)
+        return _with_parts(told, kind, literal.at)
+    reader = _READERS.get(family, _whole if family in _RANGES else _as_written)
+    return reader(literal, kind)
+
+
+def _with_parts(told: object, kind: str, at: int) -> object:
+    """Turn what JSON tells into a value of a type: arrays, objects of fields, and of entries."""
+    match nested_of(kind), told:
+        case _, None:
+            return None
+        case ArrayOf() as nested, list():
+            return [_with_parts(each, nested.element, at) for each in told]
+        case MapOf() as nested, dict():
+            return [
+                (_with_parts(key, nested.key, at), _with_parts(each, nested.value, at))
+                for key, each in told.items()
+            ]
+        case StructOf() as nested, dict() if {*told} <= {name for name, _ in nested.fields}:
+            return {n: _with_parts(told.get(n), each, at) for n, each in nested.fields}
+        case None, str() | bool() | Decimal():
+            value = str(told) if isinstance(told, Decimal) else told
+            return _value(Literal(value=value, quoted=isinstance(told, str), at=at), kind)
+    raise ValueError(told)
 
 
 def _whole(literal: Literal, kind: str) -> object:

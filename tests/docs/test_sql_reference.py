@@ -48,7 +48,10 @@ def lake_tables(tmp_path: Path) -> LakeCatalog:
     own = [(name, TYPES[kind]) for name, kind in EVENTS.items() if name not in EVENT_COLUMNS.names]
     event = pa.schema([*own, *EVENT_COLUMNS])
     weather = pa.schema([*((n, TYPES[t]) for n, t in WEATHER.items()), ("committed_at", MOMENT)])
+    line = pa.struct([("sku", pa.string()), ("pieces", pa.int32())])
+    order = pa.schema([("order_id", pa.string()), ("lines", pa.list_(line)), *EVENT_COLUMNS])
     typed = {"typed/events.flight.departed": event, "typed/shop.public.weather": weather}
+    typed["typed/events.order.placed"] = order
     for name, schema in typed.items():
         write_deltalake(lake.path(name), schema.empty_table())
     deployment = Deployment(
@@ -84,6 +87,8 @@ def test_statements_of_the_page_are_planned(lake_tables: LakeCatalog) -> None:
         "origins_by_hundreds",
         "status_for_partners",
         "late_flights",
+        "order_lines",
+        "pieces_sold",
         "departure_weather",
         "carrier_delays",
     }

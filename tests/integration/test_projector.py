@@ -19,11 +19,14 @@ from replay.build import Builder
 from replay.generations import generation_name
 from replay.subject import generation_target, subject_of
 from tests.support.lake.small_lake import (
+    LINES,
     ODD_PROJECTIONS,
     PROJECTIONS,
     Departure,
     Reading,
     SmallLake,
+    some_departures,
+    some_readings,
 )
 
 NAMES = tuple(PROJECTIONS)
@@ -103,6 +106,23 @@ def test_p6_what_spark_computes_of_touched_keys_equals_the_rebuild(
     assert not any(run.whole for run in runs)
     builder = Builder(spark, small.site, lambda _: None)
     for name in names:
+        rows = small.rows(f"projection/{name}")
+        assert rows, name
+        built = builder.build(name)
+        assert small.rows(generation_name(name, built.generation)) == rows, name
+
+
+def test_p6_elements_of_facts_and_of_a_table_are_kept_as_they_are_built(
+    spark: SparkSession, lake: Lake
+) -> None:
+    small = SmallLake(spark, lake, lines=True)
+    small.deploy(*LINES)
+    for n in (1, 30, 60):
+        small.epoch(some_departures(n, n, 20), some_readings(n, n, 7))
+        runs = [small.run(name) for name in LINES]
+    assert not any(run.whole for run in runs)
+    builder = Builder(spark, small.site, lambda _: None)
+    for name in LINES:
         rows = small.rows(f"projection/{name}")
         assert rows, name
         built = builder.build(name)

@@ -18,6 +18,7 @@ from projections.sql.key_steps import rows_sql
 from projections.sql.parse import parse_script
 from projections.sql.plan import Plan, plan
 from tests.property.test_sql_incremental import DuckEngine
+from tests.support.oracles.element_projections import ELEMENTS, KEPT_BY_KEYS
 from tests.support.oracles.sql_projections import CASES
 from tests.support.oracles.sql_world import (
     START,
@@ -105,12 +106,17 @@ def test_every_case_gives_its_rows_on_spark(sql_spark: SparkSession, name: str) 
 
 
 @pytest.mark.parametrize(
-    "name", ["newest", pytest.param("hop", marks=pytest.mark.matrix), "as of, inner"]
+    "name",
+    [
+        "newest",
+        "as of, inner",
+        *(pytest.param(name, marks=pytest.mark.matrix) for name in ("hop", *KEPT_BY_KEYS)),
+    ],
 )
 def test_p6_on_spark_any_order_of_arrival_gives_the_rebuild(
     sql_spark: SparkSession, name: str
 ) -> None:
-    case, world = CASES[name], _world(SEED + 1)
+    case, world = {**CASES, **ELEMENTS}[name], _world(SEED + 1)
     kept_rows = kept(SparkEngine(sql_spark), planned(case.statement), world)
     assert canonical(kept_rows) == canonical(case.oracle(world))
 

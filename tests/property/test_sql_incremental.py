@@ -15,12 +15,14 @@ from hypothesis import HealthCheck, given, settings
 
 from projections.run.database import TEXT
 from projections.run.spark_scalars import register_scalars
+from projections.sql.duckdb_types import duckdb_type
+from tests.support.oracles.element_projections import ELEMENTS, KEPT_BY_KEYS
 from tests.support.oracles.sql_arrivals import worlds
-from tests.support.oracles.sql_projections import CASES
+from tests.support.oracles.sql_projections import CASES as PLAIN
 from tests.support.oracles.sql_world import Fact, Row, World, canonical, kept, planned, rebuilt
 from tests.support.services.tier import examples
 
-_TYPES = {"STRING": "VARCHAR"}
+CASES = {**PLAIN, **{name: ELEMENTS[name] for name in KEPT_BY_KEYS}}
 _FUNCTIONS = (
     "unix_micros(t) AS epoch_us(t)",
     "timestamp_micros(us) AS make_timestamp(us)",
@@ -40,7 +42,7 @@ class DuckEngine:
             self._connection.execute(f"CREATE MACRO {function}")
 
     def view(self, name: str, columns: Mapping[str, str], rows: Sequence[Row]) -> None:
-        shape = ", ".join(f"{column} {_TYPES.get(kind, kind)}" for column, kind in columns.items())
+        shape = ", ".join(f"{column} {duckdb_type(kind)}" for column, kind in columns.items())
         self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} ({shape})")
         if rows:
             marks = f"({', '.join('?' for _ in columns)})"

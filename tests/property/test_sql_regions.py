@@ -16,6 +16,7 @@ from projections.run import operators
 from projections.run.dataflow import Dataflow
 from projections.run.operators import JoinOperator, RecomputedOperator
 from projections.sql.certified import uncertified
+from tests.support.oracles.element_projections import ELEMENTS, KEPT_BY_KEYS
 from tests.support.oracles.further_projections import FURTHER
 from tests.support.oracles.pattern_projections import PATTERNS
 from tests.support.oracles.region_projections import CASES as REGIONS
@@ -33,11 +34,11 @@ def compacted_often() -> Iterator[None]:
         yield
 
 
-CASES = {**REGIONS, **FURTHER, **PATTERNS}
+CASES = {**REGIONS, **FURTHER, **PATTERNS, **ELEMENTS}
 LOST = st.sampled_from([None, 1, 2, 3])
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [name for name in CASES if name not in KEPT_BY_KEYS])
 @settings(max_examples=examples(2, matrix=4))
 @given(world=worlds(), lost=LOST)
 def test_p6_any_order_of_arrival_gives_the_batch(name: str, world: World, lost: int | None) -> None:

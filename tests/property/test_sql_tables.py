@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from projections.run import operators
-from tests.support.oracles.shop_projections import CASES
+from tests.support.oracles.element_projections import OF_TABLES
+from tests.support.oracles.shop_projections import CASES as SHOP_CASES
 from tests.support.oracles.shop_world import Change, KeptChain, Payment, Shop
 from tests.support.oracles.sql_world import canonical
 
@@ -26,6 +27,7 @@ def compacted_often() -> Iterator[None]:
         yield
 
 
+CASES = {**SHOP_CASES, **OF_TABLES}
 KEYS = st.integers(1, 3)
 ORDER = st.tuples(
     st.sampled_from([1, 2, 3, None]),

@@ -209,7 +209,10 @@ REFUSED = {
     GOOD + "TEST 'it';": "7:1: two tests are named 'it'",
     GOOD + "INPUT events.bank.paid (x INT);": "7:1: events.bank.paid is declared twice",
     GOOD + "INPUT shop.public.t (x INT);": "7:1: shop.public.t is neither an event type nor",
-    GOOD + "INPUT events.a.b (x ARRAY<INT>);": "7:1: column x is ARRAY<INT>: tests give",
+    GOOD + "INPUT events.a.b (x BINARY);": "7:1: column x is BINARY: tests give",
+    GOOD + "INPUT events.a.b (x ARRAY<INT>); GIVEN events.a.b (x) VALUES ('[a]');": (
+        "7:63: '\\[a\\]' is no ARRAY<INT>"
+    ),
 }
 
 

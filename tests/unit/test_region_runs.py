@@ -69,12 +69,12 @@ class World:
         written = pa.Table.from_pylist(rows, schema)
         write_deltalake(self.lake.path(table), written, mode="append")
 
-    def reading(self, *, include_late: bool = False) -> Reading:
+    def reading(self, sql: str = SQL, *, include_late: bool = False) -> Reading:
         typed = [name for name in (TYPED, FURTHER) if self.tables.open(self.lake.path(name))]
         nothing = Deployment(version=1, captures={}, slots={}, sources={}, projections={})
         catalog = LakeCatalog(self.lake, self.tables, nothing, typed=typed, fields={})
         return Reading(
-            plan=plan(parse_script(SQL).projections[0], catalog),
+            plan=plan(parse_script(sql).projections[0], catalog),
             catalog=catalog,
             app_id=APP,
             path=self.path,
@@ -96,6 +96,25 @@ class World:
         """Return sessions as (rows, sum of pages), in order of time."""
         found = DeltaTable(self.path).to_pyarrow_table().to_pylist()
         return [(r["n"], r["pages"]) for r in sorted(found, key=lambda r: str(r["window_start"]))]
+
+
+def test_elements_are_read_of_typed_tables_as_they_are_stored(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    seen = pa.struct([("page", pa.int64()), ("at", MOMENT)])
+    own = [("pages", pa.list_(seen)), ("tags", pa.map_(pa.string(), pa.int32()))]
+    for position, pages in enumerate([[{"page": 1, "at": START}, {"page": 1, "at": None}], None]):
+        row = {name: None for name in EVENT_COLUMNS.names} | {"pages": pages, "tags": [("a", 1)]}
+        place = {"_epoch": 1, "_late": False, "_time": START, "_seq_hi": position, "_seq_lo": 0}
+        rows = pa.Table.from_pylist([row | place], pa.schema([*own, *EVENT_COLUMNS, *HIDDEN]))
+        write_deltalake(world.lake.path(TYPED), rows, mode="append")
+    reading = world.reading(
+        "CREATE PROJECTION visits WITH (key = 'page, tag') AS SELECT p.page AS page, t.tag AS tag, "
+        "COUNT(DISTINCT p.at) AS times, COUNT(*) AS n FROM STREAM events.visit "
+        "LATERAL VIEW explode(pages) e AS p LATERAL VIEW explode(tags) t AS tag, v "
+        "WHERE v = 1 GROUP BY p.page, t.tag"
+    )
+    found = world.runs.first(reading, Epoch(1)).to_pylist()
+    assert found == [{"page": 1, "tag": "a", "times": 1, "n": 2}]
 
 
 @pytest.fixture

@@ -190,6 +190,30 @@ SELECT upper(origin) AS origin, wind FROM weather;
 """,
 }
 """Projections over tables and over each other; `winds` is computed whole, by Spark."""
+LINES = {
+    "lines": f"""
+CREATE PROJECTION lines WITH (key = 'event_id, pos') AS
+SELECT event_id, pos, line.sku, line.n, line.n > 5 AS many
+FROM {DEPARTURES} LATERAL VIEW posexplode(lines) t AS pos, line;
+""",
+    "lines_sold": f"""
+CREATE PROJECTION lines_sold WITH (key = 'sku') AS
+SELECT line.sku AS sku, SUM(line.n) AS n, AVG(line.n) AS mean, COUNT(*) AS lines, flight AS last
+FROM {DEPARTURES} d CROSS JOIN UNNEST(d.lines) AS t (line) GROUP BY line.sku;
+""",
+    "windy_lines": """
+CREATE PROJECTION windy_lines WITH (key = 'origin, n') AS
+SELECT w.origin, coalesce(o, 0) AS n, line.sku, w.wind
+FROM weather w LEFT JOIN UNNEST(w.lines) WITH ORDINALITY AS t (line, o) ON TRUE;
+""",
+    "windy_skus": f"""
+CREATE PROJECTION windy_skus WITH (key = 'sku') AS
+SELECT a.sku, COUNT(*) AS n, MAX(w.wind) AS wind FROM {DEPARTURES} d
+JOIN weather w ON w.origin = d.origin LATERAL VIEW inline(w.lines) a
+LATERAL VIEW explode(d.lines) b AS line WHERE line.sku = a.sku GROUP BY a.sku;
+""",
+}
+"""Elements of arrays: of facts, of a table's rows, and of both."""
 ODD = {"flight": "a b", "carrier": "a.b", "delay": 'quo`te"', "wind": 'quo`te"', "origin": "größe"}
 """Names that captured databases may give to columns; `odd` puts them beside the plain ones."""
 ODD_PROJECTIONS = {
@@ -236,6 +260,7 @@ class SmallLake:
     lake: Lake
     tables: Tables = field(default_factory=Tables)
     odd: bool = False
+    lines: bool = False
     driver_bytes: int = FORCED_BYTES
     progress: Progress = field(default_factory=Progress)
 
@@ -267,7 +292,8 @@ class SmallLake:
         entries = [Entry(kind=CAPTURE, name="demo", generation=1, status=LIVE, text=keys)]
         entries += [Entry(kind=SOURCE, name="weather", generation=1, status=LIVE, text=SOURCES)]
         for name in names:
-            text = {**PROJECTIONS, **ON_SPARK, **ODD_PROJECTIONS, **STEPS, **FINAL, **CHAIN}[name]
+            known = {**PROJECTIONS, **ON_SPARK, **ODD_PROJECTIONS, **STEPS, **FINAL, **CHAIN}
+            text = {**known, **LINES}[name]
             entries.append(Entry(kind=PROJECTION, name=name, generation=1, status=LIVE, text=text))
         self.deployed.put(entries)
 
@@ -289,6 +315,7 @@ class SmallLake:
         }
         for name, rows in typed.items():
             named = _with_odd_names(rows) if self.odd else rows
+            named = _with_lines(named) if self.lines else named
             self._made.writer.append(self.lake.path(name), named, Guard(name, epoch))
         if seen_up_to is not None:
             at = micros(START + timedelta(minutes=seen_up_to))
@@ -363,6 +390,16 @@ def _with_odd_names(rows: pa.Table) -> pa.Table:
         if plain in ODD:
             rows = rows.append_column(ODD[plain], rows[plain])
     return rows
+
+
+def _with_lines(rows: pa.Table) -> pa.Table:
+    """Put an array of structs beside: none, no element, or three of which two may be equal."""
+    kind = pa.list_(pa.struct([("sku", pa.string()), ("n", pa.int64())]))
+    values = []
+    for place in rows["_seq_hi"].to_pylist():
+        line = {"sku": f"s{place % 2}", "n": place % 7}
+        values.append([None, [], [line, None, {**line, "n": place % 2}]][min(place % 7, 2)])
+    return rows.append_column("lines", pa.array(values, kind))
 
 
 def _event(departure: Departure, epoch: Epoch) -> dict[str, object]:

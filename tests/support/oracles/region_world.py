@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from projections.run.database import arrow_type
+from projections.run.database import arrow_schema, arrow_type
 from projections.run.dataflow import Dataflow
+from projections.sql.catalog import Column
 from projections.sql.declared_relations import DeclaredCatalog
 from projections.sql.parse import parse_script
 from projections.sql.pruning import pruned
@@ -19,6 +20,7 @@ from tests.support.oracles.sql_world import (
     CATALOG,
     FACT_COLUMNS,
     READING_COLUMNS,
+    SERVED_COLUMNS,
     SOURCES,
     VERSION_COLUMNS,
     Row,
@@ -27,18 +29,10 @@ from tests.support.oracles.sql_world import (
     version_rows,
 )
 
-MOMENT = pa.timestamp("us", "UTC")
-_ARROW = {
-    "STRING": pa.string(),
-    "INT": pa.int32(),
-    "BIGINT": pa.int64(),
-    "DOUBLE": pa.float64(),
-    "BOOLEAN": pa.bool_(),
-    "TIMESTAMP": MOMENT,
-}
 _ORDER = {"_time": "TIMESTAMP", "_seq_hi": "BIGINT", "_seq_lo": "BIGINT"}
 
 
+_SERVED = {**SERVED_COLUMNS, **_ORDER}
 _FACTS = {**FACT_COLUMNS, **_ORDER}
 _VERSIONS = {**READING_COLUMNS, **VERSION_COLUMNS, **_ORDER}
 
@@ -91,7 +85,7 @@ class Kept:
                 (1, [row for row in new if row not in old]),
                 (-1, [row for row in old if row not in new]),
             ):
-                shape = _FACTS if scan.kind is InputKind.STREAM else _VERSIONS
+                shape = _SERVED if scan.kind is InputKind.STREAM else _VERSIONS
                 self._dataflow.add(scan, [_table(shape, rows).select(columns)], weight=weight)
 
     def _apply(self, changes: pa.Table) -> None:
@@ -118,7 +112,8 @@ def _rows(scan: Scan, world: World) -> list[Row]:
 
 
 def _table(columns: Mapping[str, str], rows: Sequence[Row]) -> pa.Table:
-    schema = pa.schema([(name, _ARROW[kind]) for name, kind in columns.items()])
+    kinds = [Column(name=name, type=kind) for name, kind in columns.items()]
+    schema = arrow_schema(kinds)
     return pa.Table.from_pylist([zoned({n: row[n] for n in columns}) for row in rows], schema)
 
 

@@ -28,6 +28,7 @@ from tests.support.oracles.sql_world import START, Row
 
 CUSTOMERS = {"id": "BIGINT", "name": "STRING", "city": "STRING"}
 ORDERS = {"id": "BIGINT", "customer": "BIGINT", "amount": "INT", "state": "STRING"}
+LINES = {"lines": "array<struct<sku:string,n:int>>"}
 PAID = {"order_id": "BIGINT", "amount": "INT", "position": "BIGINT", "occurred_at": "TIMESTAMP"}
 BEGUN = datetime.fromisoformat("1970-01-01T00:00:00")
 
@@ -74,7 +75,7 @@ class Shop:
         newest = {c.key: c for c in self.changes if c.table == name}
         columns = [*(CUSTOMERS if name == "customers" else ORDERS)]
         return [
-            dict(zip(columns, (c.key, *c.values), strict=True)) | {"sequence": c.sequence}
+            _row(columns, c.key, c.values) | {"sequence": c.sequence}
             for c in newest.values()
             if c.values is not None
         ]
@@ -93,7 +94,7 @@ CATALOG = MemoryCatalog(
     streams={"events.order.paid": _relation("events.order.paid", PAID)},
     latests={
         "shop.public.customers": _relation("shop.public.customers", CUSTOMERS, "id"),
-        "shop.public.orders": _relation("shop.public.orders", ORDERS, "id"),
+        "shop.public.orders": _relation("shop.public.orders", ORDERS | LINES, "id"),
     },
 )
 
@@ -137,7 +138,7 @@ def version_rows(shop: Shop, name: str) -> list[Row]:
             last[change.key]["valid_to"] = at
         # What a deleted row held must not matter.
         values = change.values or (None,) * (len(columns) - 1)
-        row = dict(zip(columns, (change.key, *values), strict=True))
+        row = _row(columns, change.key, values)
         last[change.key] = row | {
             "valid_from": at,
             "valid_to": None,
@@ -145,6 +146,19 @@ def version_rows(shop: Shop, name: str) -> list[Row]:
         }
         rows.append(last[change.key])
     return rows
+
+
+def _row(columns: Sequence[str], key: int, values: Sequence[object]) -> Row:
+    row: Row = dict(zip(columns, (key, *values), strict=True))
+    return row | {"lines": lines_of(row)} if "amount" in row else row
+
+
+def lines_of(order: Row) -> tuple[tuple[object, object] | None, ...] | None:
+    """Return the lines of an order, each sku and n: NULL, none, or some of which two are equal."""
+    amount, line = order["amount"], (order["state"], order["customer"])
+    if amount is None:
+        return None
+    return () if amount == 1 else (line, ("all", amount), None, line)
 
 
 def _place(time: datetime, high: int) -> Row:

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -36,6 +36,13 @@ START = datetime.fromisoformat("2013-01-01T00:00:00")
 """In UTC, without a zone: as the engines hand times back."""
 
 
+class Leg(NamedTuple):
+    """An element of a departure's array: a stop, and a number."""
+
+    stop: str | None
+    n: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class Fact:
     """A departure. `minute` is its event time; `position` its place in the store."""
@@ -52,6 +59,23 @@ class Fact:
     @property
     def time(self) -> datetime:
         return START + timedelta(minutes=self.minute)
+
+    @property
+    def legs(self) -> list[Leg | None] | None:
+        """None, no element, two that are equal, or one that is NULL."""
+        own = Leg(self.origin, self.delay)
+        return [None, [], [own, Leg("X", 1), own], [Leg(self.carrier, 2), None]][self.position % 4]
+
+    @property
+    def loads(self) -> dict[str, int | None] | None:
+        """None, no entry, or two."""
+        return [None, {}, {self.flight: self.delay, "all": 1}][self.position % 3]
+
+    @property
+    def doc(self) -> Row | None:
+        """None, or a struct with another one or none in it."""
+        part = None if self.delay is None else {"n": self.delay}
+        return {"name": self.carrier, "part": part} if self.position % 4 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +118,13 @@ FACT_COLUMNS = {
     "position": "BIGINT",
     "occurred_at": "TIMESTAMP",
 }
+SERVED_COLUMNS = {
+    **FACT_COLUMNS,
+    "legs": "array<struct<stop:string,n:int>>",
+    "loads": "map<string,int>",
+    "doc": "struct<name:string,part:struct<n:int>>",
+}
+"""Of the same departures as documents: with an array of structs, a map and a struct."""
 ORDER_COLUMNS = {"_epoch": "BIGINT", "_time": "TIMESTAMP", "_seq_hi": "BIGINT", "_seq_lo": "BIGINT"}
 READING_COLUMNS = {"origin": "STRING", "hour": "TIMESTAMP", "wind": "INT"}
 AIRLINE_COLUMNS = {"carrier": "STRING", "label": "STRING"}
@@ -110,7 +141,10 @@ def _relation(name: str, columns: Mapping[str, str], *key: str) -> Relation:
 
 
 CATALOG = MemoryCatalog(
-    streams={"events.flight.departed": _relation("events.flight.departed", FACT_COLUMNS)},
+    streams={
+        "events.flight.departed": _relation("events.flight.departed", FACT_COLUMNS),
+        "events.flight.served": _relation("events.flight.served", SERVED_COLUMNS),
+    },
     histories={
         "demo.public.weather": _relation("demo.public.weather", READING_COLUMNS, "origin", "hour")
     },
@@ -138,6 +172,9 @@ def fact_rows(world: World) -> list[Row]:
             "distance": fact.distance,
             "position": fact.position,
             "occurred_at": fact.time,
+            "legs": None if fact.legs is None else [leg and leg._asdict() for leg in fact.legs],
+            "loads": None if fact.loads is None else [*fact.loads.items()],
+            "doc": fact.doc,
             "_epoch": fact.epoch,
             "_time": fact.time,
             "_seq_hi": fact.position,
@@ -193,7 +230,7 @@ class WorldEngine:
     target: Mapping[tuple[object, ...], Row] = field(default_factory=dict)
 
     def facts(self, scan: Scan, conditions: Sequence[Condition]) -> None:
-        self._view(scan.view, {**FACT_COLUMNS, **ORDER_COLUMNS}, fact_rows(self.world), conditions)
+        self._view(scan.view, _fact_columns(scan), fact_rows(self.world), conditions)
 
     def versions(self, scan: Scan, conditions: Sequence[Condition], *, alike: bool = False) -> None:
         rows = [{**row, "_epoch": self._changed_in(row)} for row in version_rows(self.world)]
@@ -217,8 +254,7 @@ class WorldEngine:
         return Epoch(max((int(str(row["_epoch"])) for row in rows), default=0))
 
     def narrow(self, scan: Scan, query: str) -> None:
-        columns = {**FACT_COLUMNS, **ORDER_COLUMNS}
-        self.engine.view(scan.view, columns, self.engine.query(query))
+        self.engine.view(scan.view, _fact_columns(scan), self.engine.query(query))
 
     def values(self, scan: Scan, column: str) -> pa.Array | None:
         rows = self.engine.query(f"SELECT DISTINCT {column} FROM {scan.view}")
@@ -247,6 +283,10 @@ class WorldEngine:
             if row not in version_rows(self.world.until(epoch)):
                 last = epoch
         return min(epoch for epoch in self.world.epochs if epoch > last)
+
+
+def _fact_columns(scan: Scan) -> dict[str, str]:
+    return {**FACT_COLUMNS, **{each.name: each.type for each in scan.columns}, **ORDER_COLUMNS}
 
 
 def _meets(row: Row, condition: Condition) -> bool:
