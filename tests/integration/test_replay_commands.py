@@ -98,6 +98,11 @@ def test_a_replay_from_plan_to_rollback(here: Workspace) -> None:
     assert (plan["live_generation"], plan["generation"], plan["epochs"]) == (1, 2, [1, 2])
     assert plan["inputs"][0]["rows"] == 80
     assert "to go back" in here.text("replay", "plan", "latest")
+    chosen = here.answer("replay", "plan", "latest", "--where", "flight = 1")
+    assert (chosen["base"]["where"], chosen["base"]["epoch"]) == ("flight = 1", 2)
+    for option in ("--from", "--from-savepoint"):
+        refused = here.refusal("replay", "apply", "latest", "--where", "flight = 1", option, "1")
+        assert isinstance(refused, InvalidRequest)
     built = here.answer("replay", "apply", "latest")
     assert (built["generation"], built["state"], built["epoch"]) == (2, "built", 2)
     refused = here.answer("replay", "swap", "latest", code=EXIT_NEEDS_CONFIRMATION)
