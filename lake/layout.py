@@ -98,7 +98,8 @@ class Lake:
 def lake_root(place: str | Path, *, base: Path | None = None) -> str:
     """Return where a lake lies, as every engine takes it: an absolute path or a URI.
 
-    A relative path is below `base`. Raises `Misconfigured` for a scheme that nothing here writes.
+    A relative path is below `base`. Raises `Misconfigured` for a scheme that nothing here writes,
+    and for a folder that not all engines find again.
     """
     text = str(place)
     scheme, separator, rest = text.partition("://")
@@ -106,7 +107,7 @@ def lake_root(place: str | Path, *, base: Path | None = None) -> str:
         place = os.path.expanduser(text.removeprefix(f"{LOCAL}:"))
         # With a slash behind the scheme it is a URI, else a path with a word in front.
         place = unquote(place) if text.startswith(f"{LOCAL}:/") else place
-        return str(((base or Path()) / place).resolve())
+        return _plain(((base or Path()) / place).resolve())
     if scheme == LOCAL:
         return _of_this_machine(text)
     if scheme not in OBJECT_STORES:
@@ -130,7 +131,21 @@ def _of_this_machine(text: str) -> str:
             f"{text} names the host {uri.netloc!r}, and not a folder of this machine",
             remedy=f"Set lake.path to {LOCAL}:///{uri.netloc}{uri.path}, or to a relative path.",
         )
-    return str(Path(unquote(uri.path)).resolve())
+    return _plain(Path(unquote(uri.path)).resolve())
+
+
+def _plain(folder: Path) -> str:
+    """Return a folder in which deltalake finds the log of a table again.
+
+    Raises `Misconfigured` for a name that it cuts off where a URI would end.
+    """
+    found = str(folder)
+    if "#" in found or "?" in found:
+        raise Misconfigured(
+            f"no lake can lie at {found}: a # or ? in the path of a table is lost on its way",
+            remedy="Move the workspace, or set lake.path to a folder without them.",
+        )
+    return found
 
 
 def _folder_of(name: str) -> str:

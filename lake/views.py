@@ -41,7 +41,9 @@ class DeltaFrames:
         files = _files(table, ranges)
         if not files:
             return self._spark.createDataFrame([], schema)
-        frame = self._spark.read.schema(schema).parquet(*files)
+        # They are files' names, and no patterns: a folder may be called `lake [eu]`.
+        named = self._spark.read.option("__globPaths__", "false")
+        frame = named.schema(schema).parquet(*files)
         for within in ranges:
             if within.lower is not None:
                 frame = frame.filter(frame[within.column] >= within.lower)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import duckdb
 import polars
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import SparkSession
 
+from kernel.positions import Epoch
 from lake.layout import Lake
+from lake.tables import Tables
+from lake.views import DeltaFrames
+from lake.writer import ArrowWriter, Guard
 from replay.build import Builder
 from replay.swap import swap
 from tests.support.lake.small_lake import PROJECTIONS, SmallLake, some_departures, some_readings
@@ -75,3 +82,13 @@ def test_p10_every_engine_sees_a_swapped_generation_whole(small: SmallLake) -> N
     seen = counts(small, "projection/delays")
     assert len(set(seen.values())) == 1, seen
     assert seen["spark"][0] == before
+
+
+def test_spark_reads_files_of_a_folder_that_looks_like_a_pattern(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    path, tables = str(tmp_path / "lake [eu] {1}" / "t"), Tables()
+    ArrowWriter(tables).append(path, pa.table({"id": [1, 2]}), Guard("t", Epoch(1)))
+    frame = DeltaFrames(spark, tables).frame(path)
+    assert frame is not None
+    assert sorted(row.id for row in frame.collect()) == [1, 2]

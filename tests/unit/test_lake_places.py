@@ -43,6 +43,14 @@ def test_a_file_uri_that_names_a_host_is_refused() -> None:
     assert "file:///data/lake" in refused.value.remedy
 
 
+@pytest.mark.parametrize("place", ["C#/lake", "/srv/really?/lake", "file:///srv/a%23b"])
+def test_a_folder_that_not_all_engines_find_again_is_refused(place: str) -> None:
+    """Spark's own commits were taken for another writer's there, and no table had a history."""
+    with pytest.raises(Misconfigured, match="is lost on its way") as refused:
+        lake_root(place)
+    assert "Move the workspace" in refused.value.remedy
+
+
 def test_a_store_without_a_bucket_is_refused() -> None:
     with pytest.raises(Misconfigured, match="names no bucket"):
         lake_root("s3:///")
