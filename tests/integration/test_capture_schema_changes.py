@@ -81,6 +81,7 @@ FOLLOWED = (
     "ALTER TABLE item DROP secret",
     "ALTER TABLE item ADD secret text DEFAULT 'again'",
     "ALTER TYPE mood RENAME VALUE 'ok' TO 'fine'",
+    "ALTER TYPE mood RENAME TO feeling",
 )
 
 
