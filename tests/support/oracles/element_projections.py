@@ -130,7 +130,29 @@ def _followed(world: World) -> list[Row]:
     ]
 
 
+def _fields(world: World) -> list[Row]:
+    groups: dict[str, list[Fact]] = defaultdict(list)
+    for fact in world.facts:
+        if fact.doc and fact.carrier is not None:
+            groups[fact.carrier].append(fact)
+    return [
+        {
+            "name": name,
+            "n": len(facts),
+            "worst": max((f.delay for f in facts if f.delay is not None), default=None),
+        }
+        for name, facts in groups.items()
+    ]
+
+
 ELEMENTS = {
+    "fields of structs": _case(
+        "fields",
+        "name",
+        "SELECT doc.name, COUNT(*) AS n, MAX(e.doc.Part.n) AS worst "
+        f"FROM {SERVED} e WHERE doc.name <> '' GROUP BY doc.name",
+        _fields,
+    ),
     "elements": _case(
         "each",
         "position, pos",
@@ -199,7 +221,13 @@ ELEMENTS = {
 }
 
 
-KEPT_BY_KEYS = ("elements", "elements, numbered", "elements, added", "elements in windows")
+KEPT_BY_KEYS = (
+    "fields of structs",
+    "elements",
+    "elements, numbered",
+    "elements, added",
+    "elements in windows",
+)
 """Cases of facts alone: what is new is enough to keep them."""
 
 

@@ -169,18 +169,6 @@ def _plain(world: World) -> list[Row]:
     ]
 
 
-def _fields(world: World) -> list[Row]:
-    groups = _grouped(((f.carrier,), f) for f in world.facts if f.doc and f.carrier is not None)
-    return [
-        {
-            "name": key[0],
-            "n": len(facts),
-            "worst": max((f.delay for f in facts if f.delay is not None), default=None),
-        }
-        for key, facts in groups.items()
-    ]
-
-
 CASES = {
     "newest": _case(
         "status",
@@ -248,12 +236,5 @@ CASES = {
         "SELECT e.carrier, COUNT(*) AS n, AVG(delay) AS mean, delay AS last_delay, "
         f"MAX(flight) AS flight {FROM} GROUP BY e.carrier",
         _plain,
-    ),
-    "fields of structs": _case(
-        "fields",
-        "name",
-        "SELECT doc.name, COUNT(*) AS n, MAX(e.doc.Part.n) AS worst "
-        "FROM STREAM events.flight.served e WHERE doc.name <> '' GROUP BY doc.name",
-        _fields,
     ),
 }
