@@ -107,6 +107,19 @@ def clause_of(query: exp.Expr, clauses: Sequence[MatchClause]) -> MatchClause | 
     return clauses[int(number)] if name.startswith(_PLACE) and number.isdigit() else None
 
 
+def refuse_further(script: Script, query: exp.Expr, clause: MatchClause) -> None:
+    """Refuse what stands between FROM and the clause beside the one input that is matched."""
+    given = [name for name, value in query.args.items() if value]
+    if {*given} - {"expressions", "from_"}:
+        raise script.refusal(
+            f"{_WORD} reads one input, and no joins or elements behind it",
+            at=clause.at,
+            fix="Name the columns in a query of their own: FROM (SELECT x.key, line.n, "
+            "x.occurred_at FROM STREAM x LATERAL VIEW explode(x.lines) t AS line) q "
+            "MATCH_RECOGNIZE (…).",
+        )
+
+
 def _made(kind: TokenType, text: str, like: Token) -> Token:
     return Token(kind, text, like.line, like.col, like.start, like.end, [])
 

@@ -25,7 +25,7 @@ from projections.sql.group_choice import choice_of
 from projections.sql.grouping import GroupTexts, grouped
 from projections.sql.grouping_sets import has_sets, queries_of_sets
 from projections.sql.inputs import source_at
-from projections.sql.match_clause import MatchClause, clause_of
+from projections.sql.match_clause import MatchClause, clause_of, refuse_further
 from projections.sql.matching import matched
 from projections.sql.named_windows import with_named_windows
 from projections.sql.outer_joins import full, mirrored, shared_columns, side_of
@@ -343,6 +343,7 @@ class _Reader:
         return Names(self.script, [source], at=at)
 
     def _match(self, query: exp.Expr, clause: MatchClause, named: Mapping[str, exp.Expr]) -> Node:
+        refuse_further(self.script, query, clause)
         rows, source = self._input(query.args["from_"].this, named, [], clause.at)
         return matched(Names(self.script, [source], at=clause.at), clause, rows)
 

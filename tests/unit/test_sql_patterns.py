@@ -61,6 +61,7 @@ REFUSED = [
     ("PATTERN", "SUBSET U = (A) PATTERN", "SUBSET is not compiled"),
     ("departed e", "departed a", "a is what is read, and a variable of the pattern"),
     ("FROM STREAM events.flight.departed e", "", "MATCH_RECOGNIZE follows what it reads"),
+    ("departed e", "departed LATERAL VIEW explode(array(1)) t AS x", "reads one input, and no"),
 ]
 
 
