@@ -33,6 +33,10 @@ from projections.sql.tree import Computed, Exploded, Map, Node, passed
 _JOINED = (
     "Write CROSS JOIN UNNEST(x.lines) AS t(line), or LEFT JOIN UNNEST(x.lines) AS t(line) ON TRUE."
 )
+_PIVOTED = (
+    "Write FROM (SELECT x.key, line.sku, line.n FROM x LATERAL VIEW explode(x.lines) t AS line) q "
+    "PIVOT (SUM(n) FOR sku IN ('a', 'b'))."
+)
 _OF_STRUCTS = (exp.Inline, exp.Anonymous)
 """The parser does not know `inline_outer`."""
 Parts = Sequence[tuple[str, str, tuple[str, ...]]]
@@ -140,6 +144,8 @@ class _Reading:
 
     def _check_join(self) -> None:
         join = self._join
+        if join.args.get("pivots"):
+            raise self._refusal("PIVOT stands behind a query in brackets, not elements", _PIVOTED)
         if not (isinstance(self._call, exp.Unnest) or is_generator(self._call)):
             raise self._refusal(f"{render(self._call)} gives no elements that are read", FORM)
         on = join.args.get("on")

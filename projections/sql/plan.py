@@ -19,7 +19,7 @@ from projections.sql.batch import whole
 from projections.sql.catalog import Catalog
 from projections.sql.certified import check_arguments, uncertified
 from projections.sql.decimals import FLOATING
-from projections.sql.element_keys import check_elements
+from projections.sql.element_keys import check_elements, check_maps
 from projections.sql.explain import (
     EVERYTHING,
     NEW_ROWS,
@@ -80,6 +80,7 @@ def _planned(decl: ProjectionDecl, catalog: Catalog) -> Plan:
         _check_row_key(decl, query, key)
     tree = pruned(read_tree(decl, catalog))
     check_truths(decl.script, tree)
+    check_maps(decl, tree)
     newest = a_row_for_each_fact(tree)
     adding = None if newest else adding_of(tree)
     tree = tree if adding is None else adding.tree
@@ -118,6 +119,7 @@ def _several(decl: ProjectionDecl, catalog: Catalog) -> Plan:
     check_arguments(decl.script, tree)
     check_truths(decl.script, tree)
     check_elements(decl, tree)
+    check_maps(decl, tree)
     kept = _by_keys(decl, tree)
     if kept is not None:
         return _of_elements(decl, tree, *kept)

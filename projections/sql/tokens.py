@@ -77,10 +77,14 @@ def parsed(script: Script, tokens: list[Token]) -> exp.Expr:
         lines = script.text.split("\n")
         at = sum(len(text) + 1 for text in lines[: line - 1]) + column
         at -= max(1, len(str(found.get("highlight") or "")))
+        pivot = str(found.get("highlight") or "").upper() == "PIVOT"
         raise script.refusal(
             f"the query cannot be read: {why_unread(str(found.get('description') or error))}",
             at=at,
-            fix="Correct the SQL at that place; the query is a Spark SQL SELECT.",
+            fix="Put what PIVOT reads in brackets: FROM (SELECT key, region, amount FROM …) q "
+            "PIVOT (…)."
+            if pivot
+            else "Correct the SQL at that place; the query is a Spark SQL SELECT.",
         ) from error
     assert query is not None, "a statement has tokens"
     return _with_whole_intervals(query)

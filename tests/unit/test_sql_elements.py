@@ -225,6 +225,19 @@ def test_a_key_tells_elements_apart_by_their_place_or_says_so() -> None:
         ("SELECT id, x FROM o LATERAL VIEW inline(tags) AS x", "arrays of structs", "explode"),
         ("SELECT id, x FROM o LATERAL VIEW explode(tags) o AS x", "named o", "another alias"),
         ("SELECT id, x.y FROM o LATERAL VIEW explode(lines) t AS x", "no field y", "sku, n"),
+        ("SELECT owned AS id, name FROM STREAM s", "maps are not compared", "explode"),
+        ("SELECT owned AS id, COUNT(*) AS n FROM o GROUP BY owned", "not compared", "['name']"),
+        ("SELECT id, SUM(id) OVER (PARTITION BY owned) AS n FROM o", "not compared", "explode"),
+        (
+            "SELECT id, a FROM o CROSS JOIN UNNEST(tags) AS t (x) PIVOT (SUM(id) FOR x IN ('a'))",
+            "behind a query in brackets",
+            "FROM (SELECT",
+        ),
+        (
+            "SELECT id, a FROM o LATERAL VIEW explode(tags) t AS x PIVOT (SUM(id) FOR x IN ('a'))",
+            "cannot be read",
+            "in brackets: FROM (SELECT",
+        ),
         (
             "SELECT id, x FROM o LATERAL VIEW explode(tags) t AS x RIGHT JOIN i ON i.sku = name",
             "RIGHT JOIN of or behind elements",
