@@ -124,7 +124,7 @@ class QueryScope:
         if len(parts) == 1 and self.window and parts[0].lower() in WINDOW_COLUMNS:
             return _made(self.sources[0].alias, WINDOW_COLUMNS[parts[0].lower()], at)
         source = self._by_alias(parts[0]) if len(parts) > 1 else None
-        if source is None:
+        if source is None or self._is_of_its_own(source, parts):
             source = self._by_column(parts, at)
             fields = parts[1:]
             name = parts[0]
@@ -162,6 +162,11 @@ class QueryScope:
 
     def _by_alias(self, alias: str) -> QuerySource | None:
         return next((s for s in self.sources if s.alias.lower() == alias.lower()), None)
+
+    def _is_of_its_own(self, source: QuerySource, parts: list[str]) -> bool:
+        """Say whether `line.sku` is a field of the column `line` of the input `line`."""
+        own, name = parts[0].lower(), parts[1].lower()
+        return name not in source.columns and self.having(own) == [source]
 
     def _by_column(self, parts: list[str], at: int) -> QuerySource:
         name = parts[0].lower()

@@ -82,6 +82,7 @@ NUMBERED = [(id_, pos + 1, sku) for id_, pos, sku in EACH]
         "SELECT id, pos, line.sku FROM o CROSS JOIN LATERAL posexplode(lines) AS t (pos, line)",
         "SELECT id, pos, line.sku FROM o, LATERAL posexplode(o.lines) AS t (pos, line)",
         "SELECT id, pos, col.sku FROM o LATERAL VIEW posexplode(lines)",
+        "SELECT id, pos, Line.sku FROM o LATERAL VIEW posexplode(lines) line AS pos, line",
         "SELECT id, pos, line.sku FROM (SELECT id, posexplode(lines) AS (pos, line) FROM o) q",
         "WITH q AS (SELECT id AS x, lines AS y FROM o) SELECT x AS id, pos, z.sku FROM q "
         "LATERAL VIEW posexplode(q.y) AS pos, z",
