@@ -35,6 +35,7 @@ from projections.sql.expressions import same_text
 from projections.sql.key_steps import a_row_for_each_fact, rows_sql
 from projections.sql.parse import ProjectionDecl
 from projections.sql.places import refusing_depth
+from projections.sql.presence import of_several_facts
 from projections.sql.pruning import pruned
 from projections.sql.query import Output, ResolvedQuery, read_query
 from projections.sql.query_steps import several_steps
@@ -47,7 +48,6 @@ from projections.sql.tree import (
     Grouped,
     Newest,
     Stateless,
-    is_stateful,
     scans,
     walk,
 )
@@ -125,7 +125,7 @@ def _several(decl: ProjectionDecl, catalog: Catalog) -> Plan:
         return _of_elements(decl, tree, *kept)
     beyond = uncertified(tree)
     strategy = Strategy.REGIONS if beyond is None else Strategy.WHOLE
-    stateful = any(is_stateful(node) for node in walk(tree))
+    stateful = of_several_facts(tree)
     return Plan(
         name=decl.name,
         key=tree.keys,

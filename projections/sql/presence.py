@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from projections.sql.tree import Grouped, Join, JoinKind, Map, Node, passed
+from projections.sql.tree import Grouped, Join, JoinKind, Map, Node, inputs_of, is_stateful, passed
 
 
 def right_rows(join: Join) -> Node:
@@ -15,6 +15,14 @@ def right_rows(join: Join) -> Node:
     """
     alone = join.kind in (JoinKind.SEMI, JoinKind.ANTI)
     return _rows_of_groups(join.right) if alone else join.right
+
+
+def of_several_facts(node: Node) -> bool:
+    """Say whether results depend on several facts, by more than on whether one is there."""
+    if is_stateful(node):
+        return True
+    below = (node.left, right_rows(node)) if isinstance(node, Join) else inputs_of(node)
+    return any(map(of_several_facts, below))
 
 
 def _rows_of_groups(node: Node) -> Node:

@@ -57,3 +57,20 @@ def test_a_number_that_a_subquery_equates_is_no_place_of_a_column() -> None:
     query = f"SELECT flight, {item} AS m {stream} e"
     found = planned(f"CREATE PROJECTION p WITH (key = flight) AS {query}")
     assert "1 AS `__k0`" in found.rows_sql
+
+
+@pytest.mark.parametrize(
+    ("inner", "of_groups"),
+    [
+        ("SELECT label FROM airlines", False),
+        ("SELECT MAX(label) AS label FROM airlines GROUP BY carrier", True),
+    ],
+)
+def test_rows_that_are_not_in_a_table_take_late_ones_as_single_rows_do(
+    inner: str, of_groups: bool
+) -> None:
+    found = planned(
+        "CREATE PROJECTION p WITH (key = position) AS SELECT position "
+        f"FROM STREAM events.flight.departed WHERE carrier NOT IN ({inner})"
+    )
+    assert found.stateful is of_groups
