@@ -6,8 +6,11 @@ takes longer than most commands take to answer. `Ledger` appends through these h
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
+from typing import Any
 
+from arro3.core import RecordBatchReader
 from arro3.core.types import ArrowSchemaExportable
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -37,7 +40,7 @@ class SmallTables:
             return []
         except (DeltaError, OSError) as error:
             raise read_error(path, error) from error
-        found = QueryBuilder().register("rows", table).execute(sql).read_all()
+        found = _read_all(QueryBuilder().register("rows", table).execute(sql))
         columns = {name: found[name].to_pylist() for name in found.schema.names}
         return [{name: columns[name][i] for name in columns} for i in range(found.num_rows)]
 
@@ -53,3 +56,15 @@ class SmallTables:
             table = DeltaTable.create(path, schema, mode="ignore", configuration={**TABLE_SETTINGS})
         self._handles[path] = table
         return table
+
+
+def _read_all(found: RecordBatchReader) -> Any:
+    """Return all rows as a table, of Arrow's where it is loaded, which lets others work meanwhile.
+
+    deltalake's own reader keeps the interpreter to itself while threads of deltalake compute. Where
+    these wait for the interpreter, to read rows or to free them, all would stand still for ever.
+    """
+    arrow = sys.modules.get("pyarrow")
+    return (
+        found.read_all() if arrow is None else arrow.RecordBatchReader.from_stream(found).read_all()
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 import threading
@@ -21,6 +22,8 @@ from eventstore.postgres.heads import PostgresHeads
 from kernel import failpoints
 from kernel.errors import PenstockError, exit_code
 
+_DELTA_THREADS = 8
+
 
 def main() -> None:
     """Start Spark, stand by for the lake's lease, then ingest and project; end on SIGTERM."""
@@ -28,6 +31,9 @@ def main() -> None:
     logging.getLogger("py4j").setLevel(logging.ERROR)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     failpoints.arm_from_environment()
+    # deltalake's threads, one for each core by default: more of them, so that a few that wait for
+    # the interpreter, to free what came from it, never are all.
+    os.environ.setdefault("TOKIO_WORKER_THREADS", str(_DELTA_THREADS))
     settings = load()
     access = access_of(settings, "pipeline")
     master = settings.text("spark.master")

@@ -35,6 +35,8 @@ _STOPPED_S = 5.0
 _KEPT_S = 86_400
 _MOST_DOUBLINGS = 6
 _LAST_S = 30
+_SEIZED_S = 180
+"""No look for so long, although the process runs: somebody keeps the interpreter for ever."""
 _STDERR = 2
 _SLOW = 10
 
@@ -124,11 +126,15 @@ class Watchdog:
         end: Callable[[str], None] = end_process,
         ends: Ends | None = None,
         now: Callable[[], float] = time.monotonic,
+        seized_s: float = 0.0,
     ) -> None:
         """A vital loop that stands still for `end_after_s` ends the process; 0 stands for never.
 
-        With `ends`, this time doubles with each end at the same step.
+        With `ends`, this time doubles with each end at the same step. Where the interpreter itself
+        is kept from all threads for `seized_s`, the process ends as well; 0 stands for never.
         """
+        self._seized_s = seized_s
+        self._arms = end_after_s > 0 and seized_s > 0
         self._watched = watched
         self._end_after_s = end_after_s
         self._end = end
@@ -144,8 +150,21 @@ class Watchdog:
         """Watch until `stop` is set."""
         threading.Thread(target=self._probe, args=(stop,), name="probes", daemon=True).start()
         threading.Thread(target=self._say, name="sayings", daemon=True).start()
+        self._arm()
         while not stop.wait(LOOK_S):
             self.look()
+            self._arm()
+        if self._arms:
+            faulthandler.cancel_dump_traceback_later()
+
+    def _arm(self) -> None:
+        """Have the process ended should this thread never run again.
+
+        The timer needs no interpreter. Native code may keep that while it waits for somebody who
+        waits for it in turn: then no thread of ours can say so, or end anything.
+        """
+        if self._arms:
+            faulthandler.dump_traceback_later(self._seized_s, exit=True, file=_STDERR)
 
     def look(self) -> None:
         """Compare once."""
@@ -230,4 +249,5 @@ def watchdog_of(
         watched,
         end_after_s=settings.number("pipeline.standstill_end_seconds"),
         ends=Ends(settings.state_dir / "standstills.json"),
+        seized_s=_SEIZED_S,
     )

@@ -7,9 +7,12 @@ after, and versions of before stay readable.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import pyarrow as pa
+import pyarrow.ipc
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from kernel import failpoints
@@ -104,15 +107,15 @@ def evolve(
     properties = CommitProperties() if guard is None else guarded(app_id, epoch, also=also)
     with committing(table, app_id, epoch, f"writing {path} with new columns"):
         if rewrites:
-            rows = pa.RecordBatchReader.from_batches(after, _rows(table, steps, after))
-            write_deltalake(
-                table,
-                rows,
-                mode="overwrite",
-                schema_mode="overwrite",
-                configuration=dict(TABLE_SETTINGS),
-                commit_properties=properties,
-            )
+            with _rewritten(table, steps, after) as rows:
+                write_deltalake(
+                    table,
+                    rows,
+                    mode="overwrite",
+                    schema_mode="overwrite",
+                    configuration=dict(TABLE_SETTINGS),
+                    commit_properties=properties,
+                )
         else:
             added = pa.schema([item for item in after if item.name not in before.names])
             write_deltalake(
@@ -125,6 +128,24 @@ def evolve(
     tables.forget(path)
     failpoints.hit(failpoints.EVOLVE_AFTER_COMMIT)
     return True
+
+
+@contextmanager
+def _rewritten(
+    table: DeltaTable, steps: Sequence[Step], after: pa.Schema
+) -> Iterator[pa.RecordBatchReader]:
+    """Yield the rows by way of a file, which is read without the interpreter.
+
+    deltalake's threads, one for each core, would wait for it, batch by batch: with as many such
+    streams as threads nothing is left for whoever keeps the interpreter until they answer.
+    """
+    with tempfile.TemporaryDirectory(prefix="penstock-rows-") as folder:
+        path, options = f"{folder}/rows", pa.ipc.IpcWriteOptions(compression="lz4")
+        with pa.OSFile(path, "wb") as file, pa.ipc.new_stream(file, after, options=options) as sink:
+            for batch in _rows(table, steps, after):
+                sink.write_batch(batch)
+        with pa.OSFile(path, "rb") as file:
+            yield pa.ipc.open_stream(file)
 
 
 def _rows(table: DeltaTable, steps: Sequence[Step], after: pa.Schema) -> Iterator[pa.RecordBatch]:
