@@ -44,6 +44,8 @@ PAUSES_S = (2.0, 5.0, 15.0, 60.0)
 STEADY_LOOKS = 30
 """How many looks a connector runs through before its failures are forgotten: one that fails a
 moment after each start runs at most looks."""
+GOES_LOOKS = 5
+"""How many looks it runs through before it is not called failing any more, until it fails again."""
 FAILING = 3
 """So many failures without a steady time between them make it one that fails over and over."""
 BEGUN_S, BEGUN_LOOK_S = 1.0, 0.1
@@ -54,6 +56,10 @@ SLOW_LOOKS = 3
 _STARTED = b"SELECT pg_postmaster_start_time()::text AS started"
 LOOKS = "keeper"
 """Stands for all connectors, when they cannot be looked after."""
+
+
+class _Restarted(Unavailable):
+    """A connector had failed, and was restarted."""
 
 
 class ConnectorKeeper:
@@ -71,6 +77,7 @@ class ConnectorKeeper:
         self._crashes: dict[str, int] = {}
         self._reasons: dict[str, str] = {}
         self._asked: dict[str, str | None] = {}
+        self._restarted: dict[str, str] = {}
         self._servers: dict[str, str] = {}
         self._ran_on: dict[str, str | None] = {}
         self._steady: dict[str, int] = {}
@@ -104,7 +111,9 @@ class ConnectorKeeper:
     def failing(self) -> Mapping[str, str]:
         """Connectors that fail over and over, each with the last reason; not ready with one."""
         return {
-            name: self._reasons.get(name, "") for name, n in self._crashes.items() if n >= FAILING
+            name: self._reasons.get(name, "")
+            for name, n in self._crashes.items()
+            if n >= FAILING and self._steady.get(name, 0) < GOES_LOOKS
         }
 
     def forget_pauses(self) -> None:
@@ -133,7 +142,9 @@ class ConnectorKeeper:
     def _keep(self, name: str, source: Source | None, connect: ConnectClient) -> None:
         if self._wait.get(name, 0) > 0:
             self._wait[name] -= LOOK_S
+            self._see(name, connect)
             return
+        self._restarted.pop(name, None)
         try:
             desired = self._look_at(name, source, connect)
             if self._ensured.get(name) != desired:
@@ -158,6 +169,16 @@ class ConnectorKeeper:
             self._ran_on[name] = self._servers.get(name)
             self.states[name] = status.connector.lower()
 
+    def _see(self, name: str, connect: ConnectClient) -> None:
+        """Say how one is that was restarted, in the pause before it may be restarted again."""
+        failed = self._restarted.get(name)
+        if failed is None:
+            return
+        with suppress(PenstockError):
+            status = connect.status(f"{self._site.name}-{name}")
+            self._steady[name] = 0 if status.failed else self._steady.get(name, 0) + 1
+            self.states[name] = failed if status.failed else status.connector.lower()
+
     def _restart(self, name: str, status: ConnectorStatus, connect: ConnectClient) -> None:
         """Restart what failed, and raise `Unavailable`, which is a crash only the first time.
 
@@ -180,8 +201,8 @@ class ConnectorKeeper:
         ended = name in self._ran_on and self._ran_on[name] != server
         self._ran_on[name] = server
         if ended or (waits and self._failures.get(name, 0) < SLOW_LOOKS):
-            raise Unavailable(text)
-        raise Unavailable(text, connector=status.name)
+            raise _Restarted(text)
+        raise _Restarted(text, connector=status.name)
 
     def _look_at(self, name: str, source: Source | None, connect: ConnectClient) -> object:
         """Watch the slot; return what decides on the connector.
@@ -201,6 +222,8 @@ class ConnectorKeeper:
         self._wait[name] = PAUSES_S[min(failures, len(PAUSES_S) - 1)]
         self.states[name] = f"{error.message} | fix: {error.remedy}"
         self._steady[name] = 0
+        if isinstance(error, _Restarted):
+            self._restarted[name] = self.states[name]
         if "connector" in error.fields:
             self._crashes[name] = self._crashes.get(name, 0) + 1
             self._reasons[name] = error.message
@@ -243,7 +266,7 @@ class ConnectorKeeper:
         """Forget what was known of a connector that is not there any more."""
         for known in (self._ensured, self._failures, self._crashes, self._reasons, self._asked):
             known.pop(name, None)
-        for also in (self._wait, self._steady, self._servers, self._ran_on):
+        for also in (self._wait, self._steady, self._servers, self._ran_on, self._restarted):
             also.pop(name, None)
 
     def _store_exists(self) -> bool:

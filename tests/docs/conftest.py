@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.services.whole_stack import traced_calls
+from tests.support.services.waiting import until
+from tests.support.services.whole_stack import WholeStack, traced_calls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +28,16 @@ class Newcomer:
 
 @pytest.fixture
 def newcomer(whole_stack: Path) -> Newcomer:
-    """Return somebody whose shell finds `penstock` and the workspace."""
+    """Return somebody whose shell finds `penstock` and the workspace, where all is well.
+
+    Other tests kill parts of the same stack: what they had come back from is over first.
+    """
+    stack = WholeStack(whole_stack, "")
+
+    def is_ready() -> bool:
+        return bool(stack.command("status", code=None)["state"] == "ready")
+
+    until(is_ready, "all of the stack is ready", deadline_s=100)
     programs = Path(sys.executable).parent
     traced, tracing = traced_calls(whole_stack)
     environment = {

@@ -16,7 +16,13 @@ from cdc.capture import CaptureStatus
 from cdc.connect import ConnectClient, ConnectorStatus
 from cdc.slots import unreadable
 from cdc.upkeep import connector_keeper
-from cdc.upkeep.connector_keeper import FAILING, SLOW_LOOKS, STEADY_LOOKS, ConnectorKeeper
+from cdc.upkeep.connector_keeper import (
+    FAILING,
+    GOES_LOOKS,
+    SLOW_LOOKS,
+    STEADY_LOOKS,
+    ConnectorKeeper,
+)
 from cdc.upkeep.slot_guard import SlotMetrics
 from kernel.retry import Backoff
 from lake.layout import Lake
@@ -78,11 +84,36 @@ def test_failing_over_and_over_is_a_state_until_it_runs_steadily(keeper: Connect
     assert keeper.failing == {}
     look(keeper, worker, FAILED)
     assert "no such column" in keeper.failing["shop"]
-    for _ in range(STEADY_LOOKS - 1):
+    for _ in range(GOES_LOOKS - 1):
         look(keeper, worker, RUNNING)
     assert list(keeper.failing) == ["shop"]
     look(keeper, worker, RUNNING)
+    assert keeper.failing == {}, "for now"
+    look(keeper, worker, FAILED)
+    assert list(keeper.failing) == ["shop"], "it was not steady"
+    for _ in range(STEADY_LOOKS):
+        look(keeper, worker, RUNNING)
+    look(keeper, worker, FAILED)
     assert keeper.failing == {}
+
+
+def test_one_that_goes_again_is_seen_before_it_may_be_restarted_again(
+    keeper: ConnectorKeeper,
+) -> None:
+    worker = Worker()
+    for _ in range(FAILING):
+        worker.trace += "!"
+        look(keeper, worker, FAILED)
+    restarts = worker.restarts
+    assert list(keeper.failing) == ["shop"]
+    with ConnectClient("http://w", transport=httpx.MockTransport(worker.answer)) as client:
+        for state in (RUNNING, FAILED, *[RUNNING] * GOES_LOOKS):
+            worker.state = state
+            keeper._keep("shop", None, client)
+            said = keeper.states["shop"]
+            assert said == "running" if state == RUNNING else "is restarted" in said
+    assert keeper.failing == {}
+    assert worker.restarts == restarts, "it had its pause"
 
 
 def test_a_crash_is_counted_once_however_late_its_restart_comes(keeper: ConnectorKeeper) -> None:
