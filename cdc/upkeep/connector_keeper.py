@@ -58,10 +58,6 @@ LOOKS = "keeper"
 """Stands for all connectors, when they cannot be looked after."""
 
 
-class _Restarted(Unavailable):
-    """A connector had failed, and was restarted."""
-
-
 class ConnectorKeeper:
     """Looks after connectors in a thread of its own. `states` says how each is, for health."""
 
@@ -200,9 +196,10 @@ class ConnectorKeeper:
         server = self._servers.get(name)
         ended = name in self._ran_on and self._ran_on[name] != server
         self._ran_on[name] = server
+        self._restarted[name] = text
         if ended or (waits and self._failures.get(name, 0) < SLOW_LOOKS):
-            raise _Restarted(text)
-        raise _Restarted(text, connector=status.name)
+            raise Unavailable(text)
+        raise Unavailable(text, connector=status.name)
 
     def _look_at(self, name: str, source: Source | None, connect: ConnectClient) -> object:
         """Watch the slot; return what decides on the connector.
@@ -222,7 +219,7 @@ class ConnectorKeeper:
         self._wait[name] = PAUSES_S[min(failures, len(PAUSES_S) - 1)]
         self.states[name] = f"{error.message} | fix: {error.remedy}"
         self._steady[name] = 0
-        if isinstance(error, _Restarted):
+        if name in self._restarted:
             self._restarted[name] = self.states[name]
         if "connector" in error.fields:
             self._crashes[name] = self._crashes.get(name, 0) + 1
