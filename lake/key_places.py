@@ -61,6 +61,14 @@ def with_one_zero(keys: pa.Table) -> pa.Table:
     return pa.table(columns, names=keys.schema.names)
 
 
+def last_per_key(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """Return the last row of each key of rows that are in order, whatever the sign of a zero."""
+    plain = with_one_zero(rows.select(list(keys)))
+    numbered = plain.append_column("__row", pa.array(np.arange(rows.num_rows)))
+    last = numbered.group_by(list(keys)).aggregate([("__row", "max")])
+    return rows.take(last["__row_max"].combine_chunks().sort())
+
+
 def last_of_zeros(rows: pa.Table, keys: Sequence[str], wins: pa.ChunkedArray) -> pa.Table:
     """Return rows of which no two have keys that differ by the sign of a zero alone.
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from lake.datasets import dataset_of, scanner_of
-from lake.key_places import with_one_zero
+from lake.key_places import last_per_key, with_one_zero
 from lake.layout import Lake
 from lake.tables import TableAt, Tables
 from lake.writer import OP, UPSERT
@@ -107,12 +107,7 @@ def newest_image(parts: Sequence[tuple[int, pa.Table]], keys: tuple[str, ...]) -
     if not parts:
         return None
     rows = pa.concat_tables([part for _, part in parts], promote_options="permissive")
-    if len(parts) == 1:
-        return rows
-    plain = with_one_zero(rows.select(list(keys)))
-    numbered = plain.append_column("__row", pa.array(np.arange(rows.num_rows)))
-    last = numbered.group_by(list(keys)).aggregate([("__row", "max")])
-    return rows.take(last["__row_max"].combine_chunks().sort())
+    return rows if len(parts) == 1 else last_per_key(rows, keys)
 
 
 def marked(rows: pa.Table, keys: Sequence[str], epoch: int) -> pa.Table:

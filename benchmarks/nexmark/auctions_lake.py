@@ -17,6 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from benchmarks.loaded_epoch import commit_load
 from benchmarks.nexmark.generator import Setting, events
 from kernel.positions import Epoch
 from lake.layout import Lake, topics_log
@@ -24,9 +25,8 @@ from lake.table_columns import TOPICS
 from lake.tables import TableAt, Tables
 from lake.writer import ArrowWriter, Guard
 from pipeline.commit.manifest import Manifest
-from pipeline.commit.manifest_rows import Bound, Committed, Projected
+from pipeline.commit.manifest_rows import Projected
 from pipeline.history.tables import HistoryTables
-from pipeline.position.progress import Progress as Place
 from pipeline.typed.topic_rows import TopicRows
 from pipeline.typed.topics import TypedTopics, typed_topic
 from projections.run.catalog import LIVE, PROJECTION, SOURCE, DeployedCatalog, Entry
@@ -148,23 +148,7 @@ def fold_side_input(session: SparkSession, lake: Lake) -> None:
 def _commit(lake: Lake, tables: Tables, epoch: Epoch, count: int) -> None:
     """Let the lake be one whose pipeline has everything up to an epoch, with all deployed."""
     manifest = Manifest(lake, tables)
-    manifest.bind(Bound(epoch=epoch, run_id="load", batch_id=0, start={}, end={}))
-    manifest.commit(
-        Committed(
-            epoch=epoch,
-            run_id="load",
-            batch_id=0,
-            end={},
-            progress=Place().to_json(),
-            heads={"store": count},
-            cuts={},
-            pending_from={},
-            tables={},
-            counts={"events": count},
-            timings_ms={},
-            at=datetime.now(UTC),
-        )
-    )
+    commit_load(manifest, epoch, count)
     at = {
         name: TableAt(version=_version(tables, lake.path(name)), as_of_epoch=epoch)
         for name in map(typed_topic, (*STREAMS, SIDE_INPUT))

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from apps.spark_session import start_session
+from benchmarks.loaded_epoch import commit_load
 from benchmarks.replay.usage import usage
 from kernel.positions import Epoch
 from lake.layout import Lake
@@ -23,10 +23,9 @@ from lake.table_columns import UTC_MICROS
 from lake.tables import TableAt, Tables
 from lake.writer import ArrowWriter, Guard
 from pipeline.commit.manifest import Manifest
-from pipeline.commit.manifest_rows import Bound, Committed, Projected
+from pipeline.commit.manifest_rows import Projected
 from pipeline.history.shape import HistoryOf
 from pipeline.history.tables import HistoryTables
-from pipeline.position.progress import Progress as Place
 from pipeline.typed.columns import EVENT_COLUMNS
 from projections.run.catalog import CAPTURE, LIVE, PROJECTION, SOURCE, DeployedCatalog, Entry
 from replay.build import Builder
@@ -106,23 +105,7 @@ def _fill(lake: Lake, rows: int) -> None:
         facts = _facts(np.arange(first, min(first + _FILE_ROWS, rows)), rows)
         version = writer.append(lake.path(TYPED), facts, Guard("load", Epoch(part)))
     epoch, at = Epoch(1), TableAt(version=version, as_of_epoch=1)
-    manifest.bind(Bound(epoch=epoch, run_id="load", batch_id=0, start={}, end={}))
-    manifest.commit(
-        Committed(
-            epoch=epoch,
-            run_id="load",
-            batch_id=0,
-            end={},
-            progress=Place().to_json(),
-            heads={"store": rows},
-            cuts={},
-            pending_from={},
-            tables={},
-            counts={"events": rows},
-            timings_ms={},
-            at=datetime.now(UTC),
-        )
-    )
+    commit_load(manifest, epoch, rows)
     rates = writer.append(lake.path(RATES.typed), _rates(rows), Guard(RATES.typed, epoch))
     keys = json.dumps({"public.rates": RATES.identity})
     typed = {TYPED: at, RATES.typed: TableAt(version=rates, as_of_epoch=1)}

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lake.key_places import with_one_zero
+from lake.key_places import last_per_key
 from lake.writer import DELETE, OP, UPSERT
 from pipeline.ddl.steps import NOTHING, Evolution
 from pipeline.ddl.unchanged_values import UNCHANGED, Stored, fill_unchanged
@@ -86,12 +85,7 @@ def _is_one(column: pa.ChunkedArray) -> bool:
 
 def newest_per_key(frame: pa.Table, keys: tuple[str, ...]) -> pa.Table:
     """Keep the last row of each key of a frame that is in order."""
-    if frame.num_rows <= 1:
-        return frame
-    plain = with_one_zero(frame.select(list(keys)))
-    numbered = plain.append_column("__row", pa.array(np.arange(frame.num_rows)))
-    last = numbered.group_by(list(keys)).aggregate([("__row", "max")])
-    return frame.take(last["__row_max"].combine_chunks().sort())
+    return frame if frame.num_rows <= 1 else last_per_key(frame, keys)
 
 
 def _images(
