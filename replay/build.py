@@ -22,12 +22,8 @@ from kernel import failpoints
 from kernel.errors import (
     Cancelled,
     Conflict,
-    ContractViolation,
     InvalidRequest,
     NotFound,
-    PenstockError,
-    Unavailable,
-    first_line,
 )
 from kernel.positions import CLOSED, Epoch
 from lake.sessions import session_beside
@@ -46,7 +42,7 @@ from replay.mends import mended
 from replay.planning import build_epoch, input_bytes, input_rows, next_generation
 from replay.progress import watched
 from replay.rates import rates_for
-from replay.resumption import being_built, refuse_other, stale
+from replay.resumption import being_built, refuse_other, slice_failed, stale
 from replay.slice_writer import FAILURES, SliceWriter, Whole
 from replay.slices import (
     SlicedBuild,
@@ -244,6 +240,7 @@ class Builder:
             ended_us=ended_before(self._site, subject, epoch),
             base=base,
             since=since,
+            strides=base is None and slices is None and rate is None,
         )
 
     def _go_on(
@@ -269,6 +266,8 @@ class Builder:
             if not course.stopped(error):
                 raise self._cancelled(replay) from error
             raise
+        finally:
+            self._writer.release()
 
     def _slices(self, course: Course, subject: Subject, target: Target) -> Replay:
         replay, build = course.replay, course.build
@@ -286,35 +285,42 @@ class Builder:
         first = self._writer.done(whole, slice_guard(replay.name, replay.generation, 0))
         course.found(first)
         course.sizes = whole.sizes
-        for number in range(first, build.slicing.slices):
+        while course.build.done < build.slicing.slices:
             course.wait()
             if course.pausing:
                 return course.paused()
-            self._slice(course, whole, number)
-            course.finished(course.running_s)
+            many = self._next(course, whole)
+            course.finished(course.running_s, many)
         group = f"replay-{replay.name}-{replay.generation}-finish"
         with watched(self._spark, group, course.tick):
             self._finish(course.replay, whole, resumed=first > 0)
         failpoints.hit(failpoints.REPLAY_AFTER_BUILD)
         return course.built()
 
-    def _slice(self, course: Course, whole: Whole, number: int) -> None:
-        replay = course.replay
+    def _next(self, course: Course, whole: Whole) -> int:
+        """Write the next slices, in one commit; return how many."""
+        replay, number = course.replay, course.build.done
+        many = course.stride = min(course.stride, self._writer.most_at_once(whole))
         group = f"replay-{replay.name}-{replay.generation}-{number}"
-        guard = slice_guard(replay.name, replay.generation, number)
+        guard = slice_guard(replay.name, replay.generation, number + many - 1)
         try:
             with watched(self._spark, group, course.tick):
-                self._writer.write(whole, number, guard)
+                self._writer.write(whole, number, guard, many)
         except FAILURES as error:
+            if many > 1:
+                # What can be computed before the row that cannot is there when the build stops.
+                course.stride = 1
+                return self._next(course, whole)
             with watched(self._spark, f"{group}-search", course.tick):
                 key = self._writer.failing_key(whole, number)
-            raise _failed(replay, number, key, error) from error
+            raise slice_failed(replay, number, key, error) from error
+        return many
 
     def _finish(self, replay: Replay, whole: Whole, *, resumed: bool) -> None:
         try:
             self._writer.finish(whole, resumed=resumed)
         except FAILURES as error:
-            raise _failed(replay, whole.slicing.slices, None, error) from error
+            raise slice_failed(replay, whole.slicing.slices, None, error) from error
 
     def _target(self, replay: Replay, subject: Subject, up_to: Epoch) -> Target:
         begun = build_of(replay.detail)
@@ -373,22 +379,3 @@ class Builder:
                     raise being_built(known)
                 return known
         return None
-
-
-def _failed(replay: Replay, number: int, key: str | None, error: Exception) -> PenstockError:
-    said = first_line(error)
-    build = build_of(replay.detail)
-    over = build is not None and number >= build.slicing.slices
-    which = "what came since the base" if over else f"slice {number + 1}"
-    which += f" of generation {replay.generation} of {replay.name}"
-    if key is None:
-        return Unavailable(
-            f"{which} failed: {said}", remedy=f"penstock replay resume {replay.name}"
-        )
-    return ContractViolation(
-        f"{which} cannot be computed: the row of {key}: {said}",
-        remedy="Write the query so that it gives NULL there, as by try_divide or TRY_CAST, and go "
-        f"on: penstock replay resume {replay.name} --sql FILE. With any other query: penstock "
-        f"replay cancel {replay.name}, then penstock replay apply {replay.name} --sql FILE. Where "
-        f"the row was not the cause: penstock replay resume {replay.name}",
-    )

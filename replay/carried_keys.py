@@ -1,6 +1,11 @@
-"""The columns of a projection's key by which its rows are computed apart from each other."""
+"""The columns of a projection's key by which its rows are computed apart from each other.
+
+And what is computed whole for each part all the same: sides of joins that these do not reach.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Collection, Iterator
 
 from sqlglot import exp
 
@@ -20,7 +25,11 @@ from projections.sql.tree import (
     Sessions,
     UnionAll,
     Windowed,
+    walk,
 )
+
+_COSTLY = (Grouped, Sessions, Over, Match, Join)
+"""What is computed from many rows at once: reading its rows is cheaper than computing them."""
 
 
 def sliceable(plan: Plan) -> tuple[str, ...]:
@@ -57,3 +66,62 @@ def _joined(node: Join, name: str) -> bool:
     if name in {each.name for each in node.left.columns}:
         return _carried(node.left, name)
     return node.kind is JoinKind.INNER and _carried(node.right, name)
+
+
+def computed_whole(plan: Plan, names: Collection[str]) -> tuple[Node, ...]:
+    """Return the sides of joins that a filter on columns of the result does not reach.
+
+    Only those that cost more to compute than to read.
+    """
+    return tuple(_whole(plan.tree, frozenset(names))) if names else ()
+
+
+def _whole(node: Node, names: frozenset[str]) -> Iterator[Node]:
+    match node:
+        case Scan():
+            return
+        case Map():
+            made = (each.expression for each in node.outputs if each.name in names)
+            below = {column.name for each in made for column in each.find_all(exp.Column)}
+            yield from _whole(node.input, frozenset(below))
+        case Windowed():
+            known = {each.name for each in node.input.columns}
+            below = {name if name in known else node.time for name in names}
+            yield from _whole(node.input, frozenset(below))
+        case UnionAll():
+            for each in node.inputs:
+                yield from _whole(each, names)
+        case Join():
+            yield from _beside(node, names)
+        case _:
+            yield from _whole(node.input, names)
+
+
+def _beside(node: Join, names: frozenset[str]) -> Iterator[Node]:
+    """Go on in the side that the columns are of; the other one is reached through equal ones."""
+    pairs = dict(node.pairs)
+    here, there = node.left, node.right
+    if names <= {each.name for each in node.right.columns}:
+        pairs = {right: left for left, right in node.pairs}
+        here, there = there, here
+    elif not names <= {each.name for each in node.left.columns}:
+        yield from (each for each in (node.left, node.right) if _is_costly(each))
+        return
+    yield from _whole(here, names)
+    equal = {name: pairs[own] for own in pairs for name in _alike(here, own)}
+    if names <= equal.keys():
+        yield from _whole(there, frozenset(equal[name] for name in names))
+    elif _is_costly(there):
+        yield there
+
+
+def _alike(node: Node, name: str) -> set[str]:
+    """Return the columns that have the values of one: a join has its own names for its pairs."""
+    if not isinstance(node, Map):
+        return {name}
+    own = next(each.expression for each in node.outputs if each.name == name)
+    return {each.name for each in node.outputs if each.expression == own}
+
+
+def _is_costly(node: Node) -> bool:
+    return any(isinstance(each, _COSTLY) for each in walk(node))

@@ -16,7 +16,7 @@ from replay.book import CLAIM, Replay, ReplayBook, State
 from replay.estimate import seconds_left
 from replay.progress import TICK_S, BuildProgress
 from replay.rates import Rates
-from replay.slices import SlicedBuild
+from replay.slices import SlicedBuild, stride_after
 
 Report = Callable[[BuildProgress], None]
 _RECENT = 2
@@ -42,6 +42,8 @@ class Course:
     age_s: float | None
     sizes: Sequence[int] = ()
     rates: Rates | None = None
+    stride: int = 1
+    """How many slices are computed at once."""
     pausing: bool = False
     lost: bool = False
     _started: float = field(default_factory=time.monotonic)
@@ -64,10 +66,16 @@ class Course:
         """How long the slice under way has taken so far."""
         return time.monotonic() - self._slice_began
 
-    def finished(self, seconds: float) -> None:
-        """Take note of a slice that is in the table. Raises `Cancelled`, and `Conflict` if lost."""
-        times = (*self.build.seconds, round(seconds, 3))
-        self.build = replace(self.build, done=self.build.done + 1, seconds=times)
+    def finished(self, seconds: float, many: int = 1) -> None:
+        """Take note of slices that are in the table, by one commit.
+
+        Raises `Cancelled`, and `Conflict` if lost.
+        """
+        times = (*self.build.seconds, *(round(seconds / many, 3) for _ in range(many)))
+        self.build = replace(self.build, done=self.build.done + many, seconds=times)
+        if self.build.strides and self.build.rate is None:
+            left = self.build.slicing.slices - self.build.done
+            self.stride = max(1, min(stride_after(many, seconds), left))
         self._paces.append((time.monotonic(), self.build.rows_done))
         # What is told and written now is a part of what the next one takes.
         self._slice_began = time.monotonic()
@@ -168,7 +176,8 @@ class Course:
         build = self.build
         now = time.monotonic()
         elapsed = now - self._started
-        done = min(build.rows, build.rows_done + int(share * build.rows / build.slicing.slices))
+        under_way = share * self.stride * build.rows / build.slicing.slices
+        done = min(build.rows, build.rows_done + int(under_way))
         since, before = [(self._started, self._rows_before), *self._paces][-1 - _RECENT :][0]
         return BuildProgress(
             rows=build.rows,
@@ -195,7 +204,7 @@ class Course:
             here,
             slices - build.done,
             earlier=earlier,
-            running_s=self.running_s,
+            running_s=self.running_s / self.stride,
             pace_s=0.0 if build.rate is None else build.rows / slices / build.rate,
             sizes=shares[build.done :],
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernel.errors import Conflict
+from kernel.errors import Conflict, ContractViolation, PenstockError, Unavailable, first_line
 from projections.run.catalog import Entry
 from replay.book import Replay, State
 from replay.slices import SlicedBuild, build_of
@@ -58,3 +58,26 @@ def _cut_otherwise(build: SlicedBuild | None, slices: int | None) -> bool:
         return False
     chosen = build.slicing.columns or build.base is not None
     return bool(chosen) and slices != build.slicing.slices
+
+
+def slice_failed(replay: Replay, number: int, key: str | None, error: Exception) -> PenstockError:
+    """Return what a build says that stopped at a slice: the row that cannot be computed, if known.
+
+    A number beyond the last slice is what comes after them all.
+    """
+    said = first_line(error)
+    build = build_of(replay.detail)
+    over = build is not None and number >= build.slicing.slices
+    which = "what came since the base" if over else f"slice {number + 1}"
+    which += f" of generation {replay.generation} of {replay.name}"
+    if key is None:
+        return Unavailable(
+            f"{which} failed: {said}", remedy=f"penstock replay resume {replay.name}"
+        )
+    return ContractViolation(
+        f"{which} cannot be computed: the row of {key}: {said}",
+        remedy="Write the query so that it gives NULL there, as by try_divide or TRY_CAST, and go "
+        f"on: penstock replay resume {replay.name} --sql FILE. With any other query: penstock "
+        f"replay cancel {replay.name}, then penstock replay apply {replay.name} --sql FILE. Where "
+        f"the row was not the cause: penstock replay resume {replay.name}",
+    )

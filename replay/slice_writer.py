@@ -29,6 +29,7 @@ from projections.run.result_rows import stamped
 from projections.run.targets import Target
 from projections.sql.plan import Plan
 from replay.bases import Base, rows_of
+from replay.join_sides import JoinSides
 from replay.slices import Slicing
 from schemas.identifiers import spark_name
 
@@ -82,6 +83,7 @@ class SliceWriter:
         self._arrow = ArrowWriter(tables)
         self._spark = SparkWriter(spark, tables)
         self._frames = DeltaFrames(spark, tables)
+        self._sides = JoinSides(spark)
         self._bounded_bytes = bounded_bytes
 
     def done(self, whole: Whole, guard: Guard) -> int:
@@ -93,21 +95,25 @@ class SliceWriter:
             return whole.slicing.slices
         return int(table.transaction_version(guard.app_id) or 0)
 
-    def write(self, whole: Whole, number: int, guard: Guard) -> None:
-        """Compute a slice and append it, in one guarded commit."""
+    def write(self, whole: Whole, number: int, guard: Guard, many: int = 1) -> None:
+        """Compute so many slices and append them, in one guarded commit."""
         if number < len(whole.parts):
             self._copy(whole, number, guard)
             return
         chosen = None if whole.base is None else whole.base.where
-        frame = self._frame(whole, chosen or whole.slicing.condition(number))
+        frame = self._frame(whole, chosen or whole.slicing.conditions(number, many))
         stamped = frame.withColumn(EPOCH, functions.lit(int(whole.up_to)).cast("bigint"))
-        rows = self._collected(whole, stamped)
+        rows = self._collected(whole, stamped, many)
         failpoints.hit(failpoints.REPLAY_BEFORE_SLICE)
         if rows is None:
             self._spark.append(whole.target.path, stamped, guard)
         else:
             self._arrow.append(whole.target.path, rows, guard)
         failpoints.hit(failpoints.REPLAY_AFTER_SLICE)
+
+    def most_at_once(self, whole: Whole) -> int:
+        """Return how many slices this process may take in at once: executors begin slowly."""
+        return max(1, self._bounded_bytes * whole.slicing.slices // max(whole.input_bytes, 1))
 
     def finish(self, whole: Whole, *, resumed: bool) -> None:
         """Say of a table whose slices are all there that it has taken input up to the epoch.
@@ -128,6 +134,10 @@ class SliceWriter:
             # Nothing is left to do but the manifest's note.
             self._projector.computed(whole.plan, whole.target)
         self._projector.run(whole.plan, whole.target, whole.catalog, whole.up_to)
+
+    def release(self) -> None:
+        """Give back what Spark keeps for the slices of a build."""
+        self._sides.release()
 
     def _copy(self, whole: Whole, number: int, guard: Guard) -> None:
         """Append a part of the base. Its rows are of the build's epoch, as computed ones are."""
@@ -184,9 +194,9 @@ class SliceWriter:
             return None
         return ", ".join(f"{name} = {value}" for name, value in found[0].items())
 
-    def _collected(self, whole: Whole, frame: DataFrame) -> pa.Table | None:
-        """Return the rows of a slice; None where the executors are to write them."""
-        if whole.input_bytes > self._bounded_bytes * whole.slicing.slices:
+    def _collected(self, whole: Whole, frame: DataFrame, many: int) -> pa.Table | None:
+        """Return the rows of so many slices; None where the executors are to write them."""
+        if whole.input_bytes * many > self._bounded_bytes * whole.slicing.slices:
             return None
         try:
             return _nullable(collected(frame, RESULT))
@@ -195,8 +205,12 @@ class SliceWriter:
             return None
 
     def _frame(self, whole: Whole, condition: str) -> DataFrame:
-        frame = self._projector.whole(whole.plan, whole.target, whole.catalog, whole.up_to)
+        plan = self._sides.plan(whole.plan, whole.slicing, lambda each: self._whole(whole, each))
+        frame = self._whole(whole, plan)
         return frame.dropna(subset=list(whole.plan.key)).where(condition)
+
+    def _whole(self, whole: Whole, plan: Plan) -> DataFrame:
+        return self._projector.whole(plan, whole.target, whole.catalog, whole.up_to)
 
     def _fails(self, whole: Whole, condition: str) -> bool:
         try:

@@ -34,6 +34,9 @@ MOST_SLICES = 32
 """However long the input is: its scans are then still fewer than what is computed from it."""
 MOST_ASKED = 10_000
 """Of slices that somebody asks for: each is a commit, and scans all that is read."""
+QUICK_S = 2.0
+"""Slices that take less are computed several at once, twice as many each time: of a build that is
+over in seconds nobody needs the time left, and each look at the inputs costs as much as a slice."""
 PACE_S = 10.0
 """A build with a limited rate has slices that take about so long."""
 MOST_PACED = 4096
@@ -55,9 +58,16 @@ class Slicing:
         """Write which rows are of a slice (from 0), or of one of several parts of it."""
         if not self.columns:
             return "true"
-        names = ", ".join(map(spark_name, self.columns))
-        modulus = self.slices * parts
-        return f"pmod(xxhash64({names}), {modulus}) = {number + self.slices * part}"
+        return f"{self._hashed(self.slices * parts)} = {number + self.slices * part}"
+
+    def conditions(self, number: int, many: int) -> str:
+        """Write which rows are of so many slices, `number` the first of them."""
+        if many == 1:
+            return self.condition(number)
+        return f"{self._hashed(self.slices)} BETWEEN {number} AND {number + many - 1}"
+
+    def _hashed(self, modulus: int) -> str:
+        return f"pmod(xxhash64({', '.join(map(spark_name, self.columns))}), {modulus})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +79,8 @@ class SlicedBuild:
     input rows a second that it may take, None without a limit. `ended_us`: the watermark of the
     table that it replaces, of final rows, which all slices begin with. `base`: the rows that it
     begins with, whose parts are its slices then; None from the beginning. `since`: input rows that
-    came since the base, up to its own epoch.
+    came since the base, up to its own epoch. `strides`: nobody asked for so many slices, so that
+    quick ones may be computed several at once.
     """
 
     claim: str
@@ -84,6 +95,7 @@ class SlicedBuild:
     ended_us: int | None = None
     base: Base | None = None
     since: int = 0
+    strides: bool = False
 
     @property
     def detail(self) -> dict[str, object]:
@@ -117,6 +129,7 @@ def build_of(detail: Mapping[str, object]) -> SlicedBuild | None:
         ended_us=kept.get("ended_us"),
         base=Base(**kept["base"]) if kept.get("base") else None,
         since=kept.get("since", 0),
+        strides=kept.get("strides", False),
     )
 
 
@@ -134,6 +147,13 @@ def slicing_of(
     most = MOST_SLICES if rate is None else MOST_PACED
     told = min(LEAST_SLICES, rows // LEAST_ROWS)
     return Slicing(columns=columns, slices=max(1, told, min(most, -(-rows // each))))
+
+
+def stride_after(many: int, seconds: float) -> int:
+    """Return how many slices to compute at once, where so many took so long."""
+    if seconds < QUICK_S:
+        return 2 * many
+    return many if seconds < 2 * QUICK_S else max(1, many // 2)
 
 
 def copying(

@@ -100,6 +100,53 @@ def test_p6_a_build_in_slices_equals_what_was_kept_and_goes_on(small: SmallLake,
     assert small.rows(f"projection/{name}") == after
 
 
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut small builds too, and find all of their slices quick."""
+    monkeypatch.setattr("replay.slices.LEAST_ROWS", 10)
+    monkeypatch.setattr("replay.slices.QUICK_S", 600.0)
+
+
+@pytest.mark.usefixtures("quick")
+def test_quick_slices_are_committed_several_at_once_unless_they_were_asked_for(
+    small: SmallLake,
+) -> None:
+    fill(small, "latest")
+    seen: list[BuildProgress] = []
+    for slices, commits in ((None, [1, 3, 7, 12]), (12, [*range(1, 13)])):
+        seen.clear()
+        built = builder(small, seen.append).build("latest", slices=slices)
+        assert built.detail["slices"] == 12
+        assert sorted({each.slice for each in seen} - {0}) == commits
+        assert verify(small.site, "latest").equal
+        cancel(small.site, "latest")
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_row_that_cannot_be_computed_is_found_among_several_slices(small: SmallLake) -> None:
+    fill(small, "latest")
+    flight = small.rows("projection/latest")[-1]["flight"]
+    failing = LATEST.replace("delay,", f"delay, delay / (flight - {flight}) AS share,")
+    with pytest.raises(ContractViolation, match=f"the row of flight = {flight}"):
+        builder(small).build("latest", text=failing)
+    whole = LATEST.replace("delay,", f"delay, try_divide(delay, flight - {flight}) AS share,")
+    assert builder(small).resume("latest", text=whole).state is State.BUILT
+
+
+def test_p6_sides_of_joins_are_computed_once_for_all_slices(small: SmallLake) -> None:
+    fill(small, "worst")
+    kept: set[int] = set()
+
+    def count(_: BuildProgress) -> None:
+        kept.add(small.spark.sparkContext._jsc.getPersistentRDDs().size())
+
+    builder(small, count).build("worst", slices=3)
+    assert verify(small.site, "worst").equal
+    assert small.rows("projection/worst")
+    assert max(kept) == 1
+    assert small.spark.sparkContext._jsc.getPersistentRDDs().size() == 0
+
+
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", ["delays", "windy"])
 def test_slices_that_executors_write_are_the_same(small: SmallLake, name: str) -> None:

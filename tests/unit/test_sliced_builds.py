@@ -14,10 +14,13 @@ from kernel.errors import Cancelled, Conflict, InvalidRequest, NotFound
 from kernel.positions import Epoch
 from lake.layout import Lake
 from lake.tables import Tables
+from projections.sql.batch import whole
 from projections.sql.plan import Plan
+from projections.sql.spark_text import SparkText
 from replay.book import UNFINISHED, Built, Replay, ReplayBook, State
 from replay.build import Builder
 from replay.cancel import cancel, is_alive
+from replay.carried_keys import computed_whole
 from replay.course import Course
 from replay.progress import BuildProgress
 from replay.rates import rates_for
@@ -27,6 +30,7 @@ from replay.slices import (
     MOST_ASKED,
     MOST_PACED,
     MOST_SLICES,
+    QUICK_S,
     SLICE_ROWS,
     SlicedBuild,
     Slicing,
@@ -34,6 +38,7 @@ from replay.slices import (
     copying,
     fingerprint_of,
     slicing_of,
+    stride_after,
 )
 from replay.subject import subject_of
 from tests.support.lake.handmade import SQL, HandMade, NoSpark, words
@@ -156,6 +161,76 @@ def test_the_halves_of_a_part_of_a_slice_are_that_part() -> None:
         halves = numbers(2 * parts, part), numbers(2 * parts, part + parts)
         assert halves[0] | halves[1] == numbers(parts, part)
         assert not halves[0] & halves[1]
+
+
+def test_several_slices_are_their_rows_together() -> None:
+    slicing = Slicing(columns=("a", "b c"), slices=9)
+    assert slicing.conditions(4, 1) == slicing.condition(4)
+    assert slicing.conditions(4, 3) == "pmod(xxhash64(`a`, `b c`), 9) BETWEEN 4 AND 6"
+
+
+def test_quick_slices_are_computed_several_at_once(made: HandMade) -> None:
+    assert [stride_after(4, QUICK_S * times) for times in (0.5, 1.5, 2.5)] == [8, 4, 2]
+    assert stride_after(1, 60.0) == 1
+    course = begun(made, a_build(slicing=Slicing(columns=("a",), slices=9), strides=True))
+    taken = []
+    while course.build.done < 9:
+        taken.append(course.stride)
+        course.finished(0.4, course.stride)
+    assert taken == [1, 2, 4, 2]
+    assert course.build.seconds == (0.4, *(0.2,) * 2, *(0.1,) * 4, *(0.2,) * 2)
+
+
+@pytest.mark.parametrize("changes", [{}, {"strides": True, "rate": 10.0}])
+def test_slices_that_were_asked_for_are_computed_one_by_one(
+    made: HandMade, changes: dict[str, Any]
+) -> None:
+    course = begun(made, a_build(**changes))
+    course.finished(0.01)
+    assert course.stride == 1
+
+
+MOST = f"(SELECT MAX(delay) AS worst, carrier FROM {FLIGHTS} GROUP BY carrier)"
+
+
+@pytest.mark.parametrize(
+    ("query", "key", "sides"),
+    [
+        (
+            f"SELECT f.position, f.delay FROM {FLIGHTS} f JOIN {MOST} m ON f.delay = m.worst",
+            "position",
+            1,
+        ),
+        (
+            f"SELECT f.position, f.carrier FROM {FLIGHTS} f JOIN {MOST} m ON f.carrier = m.carrier "
+            "AND f.delay = m.worst",
+            "position",
+            1,
+        ),
+        (
+            f"SELECT f.carrier, f.n FROM (SELECT carrier, COUNT(*) AS n FROM {FLIGHTS} "
+            f"GROUP BY carrier) f JOIN {MOST} m ON f.carrier = m.carrier",
+            "carrier",
+            0,
+        ),
+        (
+            f"SELECT a.position, b.delay FROM {FLIGHTS} a JOIN {FLIGHTS} b ON a.delay = b.delay",
+            "position",
+            0,
+        ),
+        (
+            f"SELECT m.carrier, n.carrier AS other FROM {MOST} m JOIN {MOST} n "
+            "ON m.worst = n.worst",
+            "carrier, other",
+            2,
+        ),
+    ],
+)
+def test_sides_of_joins_that_no_slice_reaches_are_known(query: str, key: str, sides: int) -> None:
+    plan = of(query, key=key)
+    found = computed_whole(plan, slicing_of(plan, 10, slices=3).columns)
+    assert len(found) == sides
+    assert all(whole(side, SparkText()) in plan.rows_sql for side in found)
 
 
 def test_what_a_build_knows_survives_the_book() -> None:

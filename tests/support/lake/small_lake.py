@@ -135,6 +135,12 @@ SELECT a.event_id, a.flight, b.event_id AS next_id
 FROM {DEPARTURES} a LEFT JOIN {DEPARTURES} b ON b.flight = a.flight
   AND b.occurred_at > a.occurred_at AND b.occurred_at <= a.occurred_at + INTERVAL 30 MINUTES;
 """,
+    "worst": f"""
+CREATE PROJECTION worst WITH (key = 'event_id') AS
+SELECT e.event_id, e.carrier, e.delay FROM {DEPARTURES} e
+JOIN (SELECT MAX(delay) AS most, COUNT(*) AS n FROM {DEPARTURES} GROUP BY carrier) m
+  ON e.delay = m.most;
+""",
     "windiest": f"""
 CREATE PROJECTION windiest WITH (key = 'strongest') AS
 WITH blown AS (

@@ -1,0 +1,63 @@
+"""Sides of joins that all slices of a build need whole: computed once, then read from disk.
+
+A slice of a projection is a part of its keys. Where a join compares its rows with what is computed
+from others, as the greatest of all, each slice would compute that anew.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+
+from projections.sql.batch import whole
+from projections.sql.plan import Plan
+from projections.sql.spark_text import SparkText
+from replay.carried_keys import computed_whole
+from replay.slices import Slicing
+
+
+class JoinSides:
+    """The sides that one build keeps, as views of its session, until `release`.
+
+    Spark keeps them on the executors' disks; what is lost there it computes again.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._frames: dict[str, DataFrame] = {}
+        self._plans: dict[str, Plan] = {}
+
+    def plan(self, plan: Plan, slicing: Slicing, rows_of: Callable[[Plan], DataFrame]) -> Plan:
+        """Return a plan whose query reads its sides; `rows_of` makes the rows of a plan's query."""
+        if slicing.slices == 1:
+            return plan
+        if plan.rows_sql not in self._plans:
+            self._plans[plan.rows_sql] = self._with_views(plan, slicing, rows_of)
+        return self._plans[plan.rows_sql]
+
+    def release(self) -> None:
+        """Give back what is kept."""
+        for view, frame in self._frames.items():
+            self._spark.catalog.dropTempView(view)
+            frame.unpersist()
+        self._frames.clear()
+        self._plans.clear()
+
+    def _with_views(
+        self, plan: Plan, slicing: Slicing, rows_of: Callable[[Plan], DataFrame]
+    ) -> Plan:
+        text = plan.rows_sql
+        for side in computed_whole(plan, slicing.columns):
+            query = whole(side, SparkText())
+            if query not in text:
+                continue
+            view = f"penstock_side_{uuid.uuid4().hex}"
+            frame = rows_of(replace(plan, rows_sql=query)).persist(StorageLevel.DISK_ONLY)
+            self._frames[view] = frame
+            frame.createOrReplaceTempView(view)
+            text = text.replace(query, f"SELECT * FROM {view}")
+        return replace(plan, rows_sql=text)
