@@ -51,7 +51,8 @@ class Part:
     `uid` and `gid` are given when the supervisor is root and the part must not be. A part with a
     `niceness` (as of `nice`) lets others go first where processors are short. A running part whose
     `generation` is smaller than the plan's is stopped and started again. So is one that was ready
-    and then gives no good answer for `hung_after_s`; None leaves it, shown as `unready`.
+    and then gives no good answer for `hung_after_s`, or none at all for `silent_after_s`; None
+    leaves it, shown as `unready`.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Part:
     grace_s: float = 10.0
     start_timeout_s: float = 180.0
     hung_after_s: float | None = None
+    silent_after_s: float | None = None
     uid: int | None = None
     gid: int | None = None
     niceness: int = 0

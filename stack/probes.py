@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from dataclasses import dataclass
 from typing import assert_never
 
 from stack.plan import Probe
@@ -12,19 +13,28 @@ _API_VERSIONS = 18
 _POSTGRES_3_0 = 196608
 
 
-async def serves(probe: Probe) -> str | None:
-    """Return None when the part serves, else in a few words what it answered instead."""
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """In a few words what a part answered instead of serving; `silent`: it said nothing at all."""
+
+    text: str
+    silent: bool = False
+
+
+async def serves(probe: Probe) -> Complaint | None:
+    """Return None when the part serves, else what is wrong."""
     try:
         async with asyncio.timeout(probe.limit_s):
             reader, writer = await asyncio.open_connection("127.0.0.1", probe.port)
             try:
-                return await _ask(probe, reader, writer)
+                said = await _ask(probe, reader, writer)
+                return None if said is None else Complaint(said)
             finally:
                 writer.close()
     except TimeoutError:
-        return f"no answer on port {probe.port} within {probe.limit_s:g} s"
+        return Complaint(f"no answer on port {probe.port} within {probe.limit_s:g} s", silent=True)
     except (OSError, EOFError) as error:
-        return f"port {probe.port}: {error}"
+        return Complaint(f"port {probe.port}: {error}", silent=True)
 
 
 async def _ask(

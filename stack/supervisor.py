@@ -158,8 +158,9 @@ class Supervisor:
                 self._set(running, "ready", None)
                 return None
             if asyncio.get_running_loop().time() > limit:
-                return f"not ready within {part.start_timeout_s:g} s: {complaint}"
-            self._set(running, "starting", complaint)
+                why = None if complaint is None else complaint.text
+                return f"not ready within {part.start_timeout_s:g} s: {why}"
+            self._set(running, "starting", None if complaint is None else complaint.text)
             await asyncio.wait({died}, timeout=_PROBE_PAUSE_S)
         return None
 
@@ -169,22 +170,26 @@ class Supervisor:
         Returns the complaint when it stopped for so long that it must be started again.
         """
         now, part, strikes = asyncio.get_running_loop().time, running.part, 0
-        answered = now()
+        served = spoke = now()
         while not died.done():
             await asyncio.wait({died}, timeout=self.plan.health_pause_s)
             if died.done() or part.probe is None:
                 continue
             complaint = await serves(part.probe)
+            if complaint is None or not complaint.silent:
+                spoke = now()
             if complaint is None:
-                answered, strikes = now(), 0
+                served, strikes = now(), 0
                 if running.state == "unready":
                     self._set(running, "ready", None)
                 continue
             strikes += 1
             if strikes >= _HEALTH_STRIKES:
-                self._set(running, "unready", complaint)
-                if part.hung_after_s is not None and now() - answered >= part.hung_after_s:
-                    return f"hung for {now() - answered:.0f} s, started again: {complaint}"
+                self._set(running, "unready", complaint.text)
+                if _too_long(served, part.hung_after_s, now()):
+                    return f"hung for {now() - served:.0f} s, started again: {complaint.text}"
+                if _too_long(spoke, part.silent_after_s, now()):
+                    return f"silent for {now() - spoke:.0f} s, started again: {complaint.text}"
         return None
 
     async def _stop_all(self) -> None:
@@ -248,6 +253,10 @@ def main(arguments: list[str]) -> int:
 
 async def _supervise(workspace: Workspace) -> None:
     await Supervisor(workspace).run()
+
+
+def _too_long(since: float, bound_s: float | None, now: float) -> bool:
+    return bound_s is not None and now - since >= bound_s
 
 
 if __name__ == "__main__":

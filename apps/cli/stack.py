@@ -34,6 +34,8 @@ PortBase = Annotated[
 ]
 APPLICATIONS = ("service", "pipeline")
 """The parts that are our own programs; the rest are other people's servers."""
+_SILENT_S = 240.0
+"""Of the service and the pipeline: whoever answers nobody for so long does not come back."""
 _NEEDED = {
     "postgres.dsn": ("postgres", APPLICATIONS),
     "registry.url": ("registry", APPLICATIONS),
@@ -331,6 +333,8 @@ def _application(name: str, port: int, env: Mapping[str, str]) -> Part:
         # A start that is starved for time is not mended by another one.
         start_timeout_s=900,
         grace_s=20,
+        # Behind the pipeline's own watchdog, whose end leaves all stacks in the log.
+        silent_after_s=_SILENT_S,
     )
 
 

@@ -48,7 +48,8 @@ note("serving")
 while True:
     peer = server.accept()[0]
     peer.recv(1000)
-    peer.sendall(b"HTTP/1.0 200 OK\\r\\n\\r\\n")
+    good = not spec["gate"] or os.path.exists(spec["gate"])
+    peer.sendall(b"HTTP/1.0 200 OK\\r\\n\\r\\n" if good else b"HTTP/1.0 503 No\\r\\n\\r\\n")
     peer.close()
 """
 
@@ -80,8 +81,9 @@ class Bench:
         grace_s: float = 5.0,
         start_timeout_s: float = 20.0,
         hung_after_s: float | None = None,
+        silent_after_s: float | None = None,
     ) -> Part:
-        """Describe a part. It dies while the file `dies` is absent, serves once `gate` exists."""
+        """Describe a part. It dies while the file `dies` is absent, serves while `gate` exists."""
         port = free_port()
         spec = {
             "name": name,
@@ -102,6 +104,7 @@ class Bench:
             grace_s=grace_s,
             start_timeout_s=start_timeout_s,
             hung_after_s=hung_after_s,
+            silent_after_s=silent_after_s,
         )
 
     def launch(self, *parts: Part, log_bytes: int = 1_000_000) -> StackPlan:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import signal
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -196,6 +197,24 @@ def test_p11_a_part_that_must_not_hang_is_started_again(stack: Bench) -> None:
     assert stack.states()["stuck"]["pid"] != before
     assert stack.living() == {stack.states()["stuck"]["pid"], frozen}
     assert stack.states()["frozen"]["restarts"] == 0, "one that may hang is only shown"
+
+
+@pytest.mark.parametrize("silent", [True, False], ids=["silent", "refusing"])
+def test_p11_a_part_that_says_nothing_for_long_is_started_again(stack: Bench, silent: bool) -> None:
+    """One that answers, whatever it answers, knows what is wrong itself."""
+    gate = stack.root / "gate"
+    gate.touch()
+    stack.up(stack.part("part", gate=gate, silent_after_s=0.5, grace_s=0.2))
+    before = stack.states()["part"]["pid"]
+    if silent:
+        control.kill_part(stack.root, "part", signal.SIGSTOP)
+        until(partial(_came_back, stack, "part", 1), "it is started again")
+        assert stack.states()["part"]["pid"] != before
+        return
+    gate.unlink()
+    until(lambda: stack.states()["part"]["state"] == "unready", "it refuses")
+    time.sleep(1.0)
+    assert (stack.states()["part"]["pid"], stack.states()["part"]["restarts"]) == (before, 0)
 
 
 def test_parts_that_are_late_are_told_with_cause_log_and_command(
