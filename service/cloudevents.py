@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Any, Final
-from urllib.parse import unquote
+from urllib.parse import unquote_to_bytes
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 import orjson
@@ -33,6 +33,8 @@ KEPT: Final = "cloudevents"
 _ATTRIBUTE: Final = re.compile(r"[a-z0-9]{1,64}")
 _REQUIRED: Final = ("id", "source", "type")
 _JSON: Final = re.compile(r"application/json|[\w.+-]+/[\w.-]+\+json")
+_QUOTED: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_ESCAPED: Final = re.compile(rb"\\(.)", re.DOTALL)
 _TRACING: Final = {
     "traceparent": "traceparent",
     "tracestate": "tracestate",
@@ -59,7 +61,7 @@ def append_body(headers: Mapping[bytes, bytes], stream: str, body: bytes, depth:
         return _structured(content_type.decode("latin-1"), stream, body, depth)
     if b"ce-specversion" in headers or b"ce-id" in headers:
         attributes = {
-            name[3:].decode("latin-1"): unquote(value.decode("latin-1"))
+            name[3:].decode("latin-1"): _header_text(name, value)
             for name, value in headers.items()
             if name.startswith(b"ce-")
         }
@@ -67,6 +69,23 @@ def append_body(headers: Mapping[bytes, bytes], stream: str, body: bytes, depth:
         event = _event(attributes | {"data": parse_json(body, depth)}, stream, "$", depth)
         return dump({"events": [event]})
     return body
+
+
+def _header_text(name: bytes, value: bytes) -> str:
+    """Return what a header says: out of quotes, then percent-decoded (HTTP binding, 3.1.3.2).
+
+    What is no text is refused: in place of all such bytes stood the same sign, and two ids that
+    differ in them would be one.
+    """
+    if _QUOTED.fullmatch(value):
+        value = _ESCAPED.sub(rb"\1", value[1:-1])
+    try:
+        return unquote_to_bytes(value).decode()
+    except UnicodeDecodeError:
+        raise InvalidRequest(
+            f"the header {name.decode('latin-1')} is not UTF-8",
+            remedy="Write what is not ASCII in UTF-8, each byte as %XX.",
+        ) from None
 
 
 def cloud_event(event: Mapping[str, Any], store_id: str) -> dict[str, Any]:

@@ -181,6 +181,29 @@ def test_binary_mode_carries_attributes_in_headers(http: httpx.Client) -> None:
     assert structured.status_code == 200, "the same event in another mode"
 
 
+def binary(http: httpx.Client, id_: str) -> httpx.Response:
+    event = {"id": id_, "specversion": "1.0", "type": "placed", "source": "s"}
+    headers = {f"ce-{name}": value for name, value in event.items()}
+    return http.post("/v1/streams/order-1", json={"n": 1}, headers=headers)
+
+
+def test_headers_say_what_the_specification_reads_in_them(http: httpx.Client) -> None:
+    """Quotes are no part of a value, and bytes that are no text are not all the same one."""
+    assert binary(http, '"a \\"b\\" %C3%BC"').status_code == 201
+    assert given_back(http, f"/v1/events/{stored(http)[0]['id']}")["id"] == 'a "b" ü'
+    for id_ in ("%ff", "%fe"):
+        assert binary(http, id_).json()["type"] == "invalid-request"
+    assert len(stored(http)) == 1
+
+
+def test_an_attribute_stands_there_once(refusing: httpx.Client) -> None:
+    twice = [("ce-id", "1"), ("ce-id", "2"), ("ce-specversion", "1.0"), ("ce-source", "s")]
+    answer = refusing.post(
+        "/v1/streams/order-1", json={"n": 1}, headers=[*twice, ("ce-type", "placed")]
+    )
+    assert (answer.status_code, answer.json()["type"]) == (400, "malformed-request")
+
+
 def test_an_event_goes_out_in_binary_mode_and_comes_in_again(http: httpx.Client) -> None:
     sent = cloud_event(
         note='50 % "off" \u00e9\u4e2d', urgent=True, retries=3, subject="seven items"
