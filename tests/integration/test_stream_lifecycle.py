@@ -213,6 +213,13 @@ def test_nobody_but_policies_writes_to_a_metadata_stream(http: httpx.Client) -> 
     refused(http.delete("/v1/streams/order-1$metadata"), 422, "invalid-request")
 
 
+def test_a_stream_of_the_longest_name_has_a_life_that_is_read(http: httpx.Client) -> None:
+    stream = f"order-{'x' * 249}"
+    append(http, stream)
+    assert http.delete(f"/v1/streams/{stream}").status_code == 200
+    assert shown(http, f"{stream}$metadata") == [0]
+
+
 def test_the_writer_forgets_nothing_about_a_stream_that_it_knows(http: httpx.Client) -> None:
     """Its memory of heads must not outlive a deletion, nor a return."""
     for _ in range(3):
