@@ -7,6 +7,7 @@ A request is judged by its head alone, the same on the short way of appends and 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Final
@@ -18,11 +19,15 @@ from service.pages import PATHS as PAGES
 from service.problems import HttpRefusal, refusal
 
 _OPEN_PREFIX: Final = "/health/"
+_TABLES: Final = b"/v1/tables/"
+"""Whose names have a `/`, as current/shop.public.orders."""
 _LINES_PATH: Final = "/v1/import"
 _LINES: Final = frozenset(
     {b"application/x-ndjson", b"application/ndjson", b"application/jsonl", b"application/json"}
 )
 _JSON: Final = b"application/json"
+_CHARSET: Final = re.compile(rb"(?:^|[;\s])charset\s*=\s*\"?([^\s\";]*)")
+_UTF8: Final = (b"utf-8", b"utf8", b"us-ascii")
 _FOREIGN_SITES: Final = (b"cross-site", b"same-site")
 _HOSTS_KEPT: Final = 64
 _SAID_ONCE: Final = (
@@ -36,7 +41,9 @@ _SAID_ONCE: Final = (
     b"if-none-match",
     b"x-correlation-id",
     b"x-causation-id",
+    b"last-event-id",
 )
+_OF_CLOUD_EVENT: Final = b"ce-"
 _LISTS: Final = (b"accept", b"prefer")
 """Headers that may stand on several lines, which are read as one."""
 
@@ -69,7 +76,7 @@ class Admission:
         if b"origin" in headers or b"sec-fetch-site" in headers:
             _check_page(headers)
         if b"%" in scope["raw_path"] or b"%" in scope["query_string"]:
-            _check_address(scope["raw_path"] + b"?" + scope["query_string"])
+            _check_address(scope["raw_path"], scope["query_string"])
         if not self.bears(headers) and not _is_open(scope["path"]):
             raise refusal(
                 401,
@@ -113,7 +120,8 @@ def _check_page(headers: Mapping[bytes, bytes]) -> None:
 def _check_repeated(headers: Iterable[tuple[bytes, bytes]]) -> None:
     """Refuse a request that says twice what it is judged by: another server may read the other."""
     names = [name for name, _ in headers]
-    for name in _SAID_ONCE:
+    attributes = {name for name in names if name.startswith(_OF_CLOUD_EVENT)}
+    for name in (*_SAID_ONCE, *sorted(attributes)):
         if names.count(name) > 1:
             raise _unclear(f"it has several {name.decode().title()} headers")
 
@@ -130,20 +138,29 @@ def _joined(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]
     return others + [(name, b", ".join(values)) for name, values in lists.items()]
 
 
-def _check_address(address: bytes) -> None:
-    """Refuse what is no text, and would be taken for other text, and U+0000."""
+def _check_address(path: bytes, query: bytes) -> None:
+    """Refuse what is no text, and would be taken for other text, U+0000, and a `/` within a name:
+    what stands behind it would be taken for the next part of the path.
+    """
+    if b"%2f" in path.lower() and not path.startswith(_TABLES):
+        raise _unnamed(
+            "a name in the address contains '/' (%2F)",
+            "Name it without '/': a stream is category-id, as order-1042.",
+        )
     try:
-        ours = "\x00" not in unquote_to_bytes(address).decode()
+        ours = "\x00" not in unquote_to_bytes(path + b"?" + query).decode()
     except UnicodeDecodeError:
         ours = False
     if not ours:
-        raise refusal(
-            400,
-            "malformed-address",
-            "The address has a character that nothing is named with",
+        raise _unnamed(
             "the address contains U+0000 (%00), or bytes that are not UTF-8",
             "Leave it out, or write names in UTF-8, each byte as %XX.",
         )
+
+
+def _unnamed(what: str, remedy: str) -> HttpRefusal:
+    title = "The address has a character that nothing is named with"
+    return refusal(400, "malformed-address", title, what, remedy)
 
 
 def _check_type(path: str, given: bytes, encoding: bytes) -> None:
@@ -156,7 +173,17 @@ def _check_type(path: str, given: bytes, encoding: bytes) -> None:
             f"content-encoding: {encoding.decode('latin-1')}",
             "Send the body as it is, without Content-Encoding.",
         )
-    media = given.partition(b";")[0].strip().lower()
+    media, _, parameters = given.lower().partition(b";")
+    media = media.strip()
+    charset = _CHARSET.search(parameters)
+    if charset is not None and charset[1] not in _UTF8:
+        raise refusal(
+            415,
+            "unsupported-media-type",
+            "The body's encoding is not known here",
+            f"content-type: {given.decode('latin-1')}",
+            "Send the body in UTF-8, as all JSON is (RFC 8259).",
+        )
     if media == _JSON or (media.startswith(b"application/") and media.endswith(b"+json")):
         return
     if path == _LINES_PATH and media in _LINES:

@@ -94,6 +94,8 @@ def test_the_list_of_intake_routes_is_whole(http: httpx.Client) -> None:
         "multipart/form-data; boundary=x",
         "application/octet-stream",
         "text/json",
+        "application/json; charset=iso-8859-1",
+        'application/json;charset="utf-16"',
     ],
 )
 def test_no_route_takes_what_a_page_may_send_unasked(http: httpx.Client, media: str | None) -> None:
@@ -106,7 +108,8 @@ def test_no_route_takes_what_a_page_may_send_unasked(http: httpx.Client, media: 
 
 
 @pytest.mark.parametrize(
-    "media", ["application/json", "application/json; charset=utf-8", "APPLICATION/JSON"]
+    "media",
+    ["application/json", "application/json; charset=utf-8", 'APPLICATION/JSON;Charset="UTF-8"'],
 )
 def test_json_is_taken(http: httpx.Client, media: str) -> None:
     headers = {"content-type": media}
@@ -220,6 +223,9 @@ def test_health_tells_a_stranger_its_status_alone(postgres_dsn: str) -> None:
     "path",
     [
         "/v1/streams/order-%00",
+        # What stands behind it would be another part of the path: here the stream's metadata.
+        "/v1/streams/order-1%2Fmetadata",
+        "/v1/streams/order-a%2fb",
         "/v1/events?category=%00",
         # Bytes that are no text would all become the same character, and name the same stream.
         "/v1/streams/order-%ff",
