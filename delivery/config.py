@@ -20,6 +20,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 
 from delivery.mail import ADDRESS
 from delivery.secrets import FORM
+from eventstore.filters import kept_filter
 from eventstore.groups.model import Terms, check_name
 from eventstore.store import EventFilter
 from kernel.errors import Misconfigured, PenstockError
@@ -161,10 +162,11 @@ def delivery_files(workspace: Path) -> tuple[DeliveryFile | BrokenFile, ...]:
 def _read(path: Path) -> DeliveryFile | BrokenFile:
     try:
         check_name(path.stem)
-        section = _SECTION.validate_python(tomllib.loads(path.read_text(encoding="utf-8")))
+        section = _SECTION.validate_python(tomllib.loads(path.read_text(encoding="utf-8-sig")))
         found = DeliveryFile(name=path.stem, section=section)
         check_name(found.subscription)
         _check_times(found)
+        kept_filter(found.filter)
     except ValidationError as error:
         reason = _complaint(error)
     except (OSError, ValueError) as error:

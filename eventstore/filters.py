@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from eventstore.conditions import Query
+from eventstore.names import check_category, check_queried_type, check_stream_prefix, check_tag
 from eventstore.store import EventFilter
 
 
@@ -25,6 +26,22 @@ class Wanted:
     def bare_types(self) -> tuple[str, ...]:
         """The types without their categories, each once."""
         return tuple(dict.fromkeys(name.rpartition(".")[2] for name in self.types))
+
+
+def kept_filter(filter_: EventFilter) -> EventFilter:
+    """Return a filter that is to be kept. Raises `InvalidRequest` for a name that no event can
+    have: whoever waits for it would wait for ever, and nobody would say why.
+    """
+    checks = (
+        (filter_.category, check_category),
+        (filter_.type, check_queried_type),
+        (filter_.stream_prefix, check_stream_prefix),
+        (filter_.tag, check_tag),
+    )
+    for name, check in checks:
+        if name is not None:
+            check(name)
+    return filter_
 
 
 def wanted_by_filter(filter_: EventFilter) -> tuple[Wanted, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from uuid import UUID
 
 from kernel.errors import InvalidRequest, NotFound
@@ -18,6 +19,8 @@ CAUSATION_ID = "causation_id"
 TRACING = frozenset({TRACEPARENT, CORRELATION_ID, CAUSATION_ID})
 """Keys of metadata that say how a request travelled: no part of what makes an event the same."""
 
+_CATEGORY = re.compile(CATEGORY)
+_PREFIX = re.compile(rf"{CATEGORY}(-[^\s\x00-\x1f\x7f/]*)?")
 _STREAM = re.compile(rf"({CATEGORY})-[^\s\x00-\x1f\x7f/]+")
 _TYPE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}")
 _QUERIED_TYPE = re.compile(rf"(?:{CATEGORY}\.)?{_TYPE.pattern}")
@@ -59,7 +62,7 @@ def unknown_stream(stream: str) -> NotFound:
     return NotFound(
         f"stream {stream} has no events",
         remedy="See what streams there are: penstock stream list. One begins with its first event: "
-        f"penstock append {stream} TYPE DATA",
+        f"penstock append {shlex.quote(stream)} TYPE DATA",
         stream=stream,
     )
 
@@ -82,6 +85,28 @@ def check_type(name: object) -> str:
     raise InvalidRequest(
         f"{shown(name)} is not an event type",
         remedy=f"A type matches {_TYPE.pattern}. Example: departed",
+    )
+
+
+def check_category(name: str) -> str:
+    """Return a category's name, or raise `InvalidRequest`."""
+    if _CATEGORY.fullmatch(name):
+        return name
+    raise InvalidRequest(
+        f"{shown(name)} is not a category",
+        remedy=f"A category matches {CATEGORY}: what stands before the first '-' of a stream's "
+        "name. See which there are: penstock stream categories",
+    )
+
+
+def check_stream_prefix(prefix: str) -> str:
+    """Return what names of streams can begin with, or raise `InvalidRequest`."""
+    if len(prefix) <= STREAM_MAX_CHARS and _PREFIX.fullmatch(prefix):
+        return prefix
+    raise InvalidRequest(
+        f"no stream's name begins with {shown(prefix)}",
+        remedy=f"Streams are named category-id, and a category matches {CATEGORY}. "
+        "Example: order-2026",
     )
 
 

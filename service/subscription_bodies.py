@@ -9,8 +9,8 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from eventstore.filters import kept_filter
 from eventstore.groups.model import MAX_IDS, GroupStanding, Parked, Settled, Terms
-from eventstore.names import check_tag
 from eventstore.store import EventFilter
 from kernel.positions import Position
 
@@ -32,10 +32,8 @@ class FilterBody(_Body):
     tag: _Text | None = None
 
     def filter(self) -> EventFilter:
-        """Return the filter."""
-        if self.tag is not None:
-            check_tag(self.tag)
-        return EventFilter(**self.model_dump())
+        """Return the filter. Raises `InvalidRequest` for a name that no event can have."""
+        return kept_filter(EventFilter(**self.model_dump()))
 
 
 class SubscriptionBody(_Body):

@@ -72,6 +72,7 @@ def test_what_a_file_says(tmp_path: Path) -> None:
         (WEBHOOK + "concurrency = 0", "concurrency: "),
         (WEBHOOK + 'subscription = "No"', "cannot name a subscription"),
         (WEBHOOK + "[retry]\nmax_deliveries = 0", "max_deliveries: 0 is not in 1 to 1000"),
+        (WEBHOOK + '[filter]\ncategory = "Orders"', "not a category"),
         (MAIL.replace("a@b.example", "nobody"), "from: is no mail address"),
         (MAIL.replace('["{data.mail}"]', "[]"), "to: "),
         (MAIL + 'password = "hunter2"', "password: "),
