@@ -84,7 +84,8 @@ def parse_options(name: str, found: object) -> TableOptions:
     unknown = sorted(found.keys() - _KNOWN)
     if unknown:
         raise InvalidRequest(
-            f"[table.{name}]: unknown {', '.join(unknown)}", remedy=f"Known: {sorted(_KNOWN)}"
+            f"[table.{name}]: unknown {', '.join(unknown)}",
+            remedy=f"Known: {', '.join(sorted(_KNOWN))}",
         )
     lists = {what: _names(name, what, found.get(what, [])) for what in ("exclude", "mask", "hash")}
     _refuse_twice(name, [column for columns in lists.values() for column in columns])
@@ -106,15 +107,20 @@ def render_options(options: Mapping[str, TableOptions]) -> list[str]:
     """Return the lines of a source's file that say the same."""
     lines: list[str] = []
     for name, option in options.items():
-        lines.append(f"\n[table.{json.dumps(name)}]")
+        lines.append(f"\n[table.{toml_text(name)}]")
         for what in ("exclude", "mask", "hash"):
             columns: tuple[str, ...] = getattr(option, what)
             if columns:
-                lines.append(f"{what} = {json.dumps(list(columns))}")
+                lines.append(f"{what} = [{', '.join(map(toml_text, columns))}]")
         lines.extend(f"{what} = true" for what in ("withhold", "history") if getattr(option, what))
         if option.soft_deletes:
             lines.append('deletes = "soft"')
     return lines
+
+
+def toml_text(text: str) -> str:
+    """Write a text as TOML does: as JSON, but that JSON spells what is beyond 16 bits in halves."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _names(table: str, what: str, found: Any) -> tuple[str, ...]:

@@ -15,7 +15,6 @@ exclude = ["card"]
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import secrets
@@ -37,6 +36,7 @@ from cdc.options import (
     options_of,
     parse_options,
     render_options,
+    toml_text,
 )
 from cdc.options import TableOptions as TableOptions
 from kernel.errors import InvalidRequest, Misconfigured
@@ -159,7 +159,7 @@ def save(workspace: Path, source: Source, password: str | None) -> Path:
     path = workspace / FOLDER / f"{source.name}.toml"
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_suffix(".toml.new")
-    fresh.write_text(_render(source))
+    fresh.write_text(_render(source), encoding="utf-8")
     fresh.replace(path)
     return path
 
@@ -220,17 +220,19 @@ def _keep_secret(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     path.touch(mode=0o600)
     path.chmod(0o600)
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
 
 
 def _parse(path: Path) -> Source:
     try:
-        found = tomllib.loads(path.read_text())
-    except tomllib.TOMLDecodeError as error:
+        found = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise Misconfigured(f"{path} is not valid TOML: {error}") from error
     unknown = sorted(found.keys() - _KNOWN)
     if unknown:
-        raise Misconfigured(f"{path}: unknown {', '.join(unknown)}; known: {sorted(_KNOWN)}")
+        raise Misconfigured(
+            f"{path}: unknown {', '.join(unknown)}; known: {', '.join(sorted(_KNOWN))}"
+        )
     try:
         source, inline = _declared(path, found)
     except InvalidRequest as error:
@@ -258,12 +260,22 @@ def _declared(path: Path, found: Mapping[str, Any]) -> tuple[Source, str | None]
                 path.stem,
                 dsn=dsn,
                 tables=tuple(str(table) for table in tables),
-                keys={table: tuple(key) for table, key in found.get("keys", {}).items()},
+                keys=_keys(found.get("keys", {})),
                 options={table: parse_options(table, option) for table, option in options.items()},
                 snapshot=str(found.get("snapshot", DEFAULT_SNAPSHOT)),
             )
         case _:
             raise Misconfigured(f"{path} needs dsn (text) and tables (list of texts)")
+
+
+def _keys(found: object) -> dict[str, tuple[str, ...]]:
+    """Read `[keys]`. Raises `InvalidRequest`: a text is a list of its letters to Python."""
+    if not isinstance(found, dict):
+        raise InvalidRequest('keys are written as a section: [keys], beneath it "public.t" = ["a"]')
+    for table, key in found.items():
+        if not isinstance(key, list) or not all(isinstance(name, str) for name in key):
+            raise InvalidRequest(f'[keys]: {table} wants a list of columns, as "{table}" = ["id"]')
+    return {table: tuple(key) for table, key in found.items()}
 
 
 def _secret(source: Source, what: str, said: str | None, workspace: Path) -> str | None:
@@ -278,25 +290,29 @@ def _secret(source: Source, what: str, said: str | None, workspace: Path) -> str
             raise Misconfigured(f"{where} is not in the environment", remedy=f"Set it. {remedy}")
         case "file":
             try:
-                return (workspace / where).read_text().rstrip("\n")
-            except OSError as error:
-                raise Misconfigured(f"cannot read {where}: {error}", remedy=remedy) from error
+                return (workspace / where).read_text(encoding="utf-8").rstrip("\n")
+            except (OSError, UnicodeDecodeError) as error:
+                why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+                raise Misconfigured(f"cannot read {where}: {why}", remedy=remedy) from error
         case _:
             raise Misconfigured(f"{what} is neither env:… nor file:…: {kind}", remedy=remedy)
 
 
 def _render(source: Source) -> str:
-    lines = [f"dsn = {json.dumps(source.dsn)}"]
+    lines = [f"dsn = {toml_text(source.dsn)}"]
     if source.password is not None:
-        lines.append(f"password = {json.dumps(source.password)}")
+        lines.append(f"password = {toml_text(source.password)}")
     lines.append("tables = [")
-    lines.extend(f"    {json.dumps(table)}," for table in source.tables)
+    lines.extend(f"    {toml_text(table)}," for table in source.tables)
     lines.append("]")
-    lines.append(f"snapshot = {json.dumps(source.snapshot)}")
+    lines.append(f"snapshot = {toml_text(source.snapshot)}")
     if source.salt is not None:
-        lines.append(f"salt = {json.dumps(source.salt)}")
+        lines.append(f"salt = {toml_text(source.salt)}")
     if source.keys:
         lines.append("\n[keys]")
-        lines.extend(f"{json.dumps(t)} = {json.dumps(list(key))}" for t, key in source.keys.items())
+        lines += [
+            f"{toml_text(table)} = [{', '.join(map(toml_text, key))}]"
+            for table, key in source.keys.items()
+        ]
     lines.extend(render_options(source.options))
     return "\n".join(lines) + "\n"

@@ -50,6 +50,8 @@ def test_a_password_may_come_from_the_environment(
         ('dsn = "dbname=a"', "needs dsn"),
         ('dsn = "dbname=a"\ntables = ["t"]\ntabels = []', "unknown tabels"),
         ('dsn = "dbname=a password=x"\ntables = ["t"]', "holds a password"),
+        (f'{PLAIN}keys = "id"', "keys are written as a section"),
+        (f'{PLAIN}[keys]\nt = "id"', "t wants a list of columns"),
         (f'{PLAIN}snapshot = "fast"', '"copy" or "connector", not \'fast\''),
         (f'{PLAIN}table = "a"', "written as sections"),
         (f'{PLAIN}[table."public.u"]\nexclude = ["a"]', "public.u, which is not one of the"),
@@ -64,6 +66,29 @@ def test_a_wrong_file_says_what_is_wrong(tmp_path: Path, text: str, cause: str) 
     write(tmp_path, text)
     with pytest.raises(Misconfigured, match=cause):
         sources.load(tmp_path, "shop")
+
+
+def test_a_file_of_another_encoding_is_told_so(tmp_path: Path) -> None:
+    write(tmp_path, PLAIN)
+    file = tmp_path / "sources/shop.toml"
+    file.write_bytes(b"\xef\xbb\xbf" + PLAIN.encode())
+    assert sources.load(tmp_path, "shop").tables == ("public.t",)
+    file.write_bytes('dsn = "dbname=größe"'.encode("latin-1"))
+    with pytest.raises(Misconfigured, match="not valid TOML"):
+        sources.load(tmp_path, "shop")
+
+
+def test_names_of_any_script_survive_their_file(tmp_path: Path) -> None:
+    odd = ("public.größe", "public.😀", "public.a\x7fb")
+    source, _ = sources.declare(
+        "shop",
+        dsn=DSN,
+        tables=odd,
+        keys={odd[1]: ("😀",)},
+        options={odd[1]: TableOptions(exclude=("é😀",))},
+    )
+    sources.save(tmp_path, source, None)
+    assert sources.load(tmp_path, "shop") == source
 
 
 def test_an_unknown_source_names_the_known_ones(tmp_path: Path) -> None:
