@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +27,7 @@ from eventstore.recovery.rebuild import RebuildProgress
 from eventstore.recovery.stored_events import StoredEvents
 from kernel.errors import Conflict
 
+_OURS = re.compile(rf"events-\d+\.parquet|schemas\.parquet|\.{re.escape(ABOUT)}")
 _FILE_EVENTS = 1_000_000
 _PART = 50_000
 
@@ -53,11 +56,11 @@ async def export(
     Raises `Conflict` for a folder that has files, `Incompatible` for a position that is missing.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if any(folder.iterdir()):
-        raise Conflict(
-            f"{folder} is not empty",
-            remedy=f"Name a new folder; what a killed export left there: rm -r {folder}",
-        )
+    found = [each.name for each in folder.iterdir()]
+    if found:
+        ours = all(map(_OURS.fullmatch, found))
+        left = f"; what a killed export left there: rm -r {shlex.quote(str(folder))}"
+        raise Conflict(f"{folder} is not empty", remedy=f"Name a new folder{left if ours else ''}")
     async with StoredEvents.open(dsn, lake) as stored:
         contents = await stored.contents()
         names: list[str] = []

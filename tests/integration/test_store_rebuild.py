@@ -212,8 +212,14 @@ def test_a_store_that_was_exported_is_imported_as_it_was(
     assert names == [*files, ".store.json", "export", "export", tmp_path.name]
     assert {p.stat().st_mode & 0o777 for p in folder.iterdir()} == {0o600}
     assert folder.stat().st_mode & 0o777 == 0o700
-    with pytest.raises(Conflict, match="is not empty"):
+    with pytest.raises(Conflict, match="is not empty") as refused:
         asyncio.run(export(dsn, str(lake), folder))
+    assert "rm -r" not in refused.value.remedy, "a whole export is what somebody wants to keep"
+    (killed := tmp_path / "a b").mkdir()
+    (killed / "events-000001.parquet").touch()
+    with pytest.raises(Conflict) as refused:
+        asyncio.run(export(dsn, str(lake), killed))
+    assert refused.value.remedy.endswith(f"rm -r '{killed}'")
     empty = new_database(EMPTY)
     rebuilt(FolderEvents(folder), empty)
     assert compared(FolderEvents(folder), empty, lake).equal
