@@ -44,7 +44,7 @@ def access_of(settings: Settings, section: Section) -> Access:
 
 def token_of(settings: Settings) -> str:
     """Return the token that is set, or else the workspace's own, which is made at first use."""
-    given = settings.text("service.token")
+    given = _given(settings)
     if given:
         return given
     path = settings.workspace / TOKEN_FILE
@@ -65,10 +65,22 @@ def bearing(settings: Settings, url: str) -> dict[str, str]:
 
     The workspace's own token is for the services of this machine: it is told to no other one.
     """
-    token = settings.text("service.token")
+    token = _given(settings)
     if not token or (_is_kept(settings) and not is_loopback(urlsplit(url).hostname or "")):
         return {}
-    return {"authorization": f"Bearer {token}"}
+    # A header is bytes: what the service reads as UTF-8, Python's client would write otherwise.
+    return {"authorization": f"Bearer {token}".encode().decode("latin-1")}
+
+
+def _given(settings: Settings) -> str:
+    """Return the token that is set. Raises `Misconfigured` for one that no header can carry."""
+    token = settings.text("service.token")
+    if any(ord(each) < 0x20 or ord(each) == 0x7F for each in token):
+        raise Misconfigured(
+            "service.token has a character that ends lines or moves terminals",
+            remedy="Give PENSTOCK_TOKEN one line of text.",
+        )
+    return token
 
 
 def _is_kept(settings: Settings) -> bool:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from http.client import HTTPException, HTTPResponse
 from typing import Any
 from urllib.error import URLError
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 from urllib.request import Request
 
 import orjson
@@ -61,6 +61,11 @@ class ServiceClient:
             raise Misconfigured(
                 f"service.url is '{url}', which does not begin with http:// or https://",
                 remedy=f"Write it whole: PENSTOCK_SERVICE_URL=http://{rest}",
+            )
+        if not _is_address(url):
+            raise Misconfigured(
+                f"service.url is '{url}', which is no address",
+                remedy="Write it as PENSTOCK_SERVICE_URL=http://127.0.0.1:7070",
             )
         self.url = url.rstrip("/")
         self._headers = bearing(settings, url)
@@ -174,13 +179,21 @@ class ServiceClient:
         """Whatever goes wrong on the way to the service and back is `Unavailable`."""
         try:
             yield
-        except (OSError, HTTPException) as error:
+        except (OSError, HTTPException, UnicodeError) as error:
             cause = error.reason if isinstance(error, URLError) else error
             cause = (cause.strerror if isinstance(cause, OSError) else None) or cause
             raise Unavailable(
                 f"the service at {self.url} does not answer: {cause}",
                 remedy="Start it with: penstock up. Or name it: PENSTOCK_SERVICE_URL=http://…",
             ) from error
+
+
+def _is_address(url: str) -> bool:
+    try:
+        place = urlsplit(url)
+        return bool(place.hostname) and place.port != 0 and url.isprintable() and " " not in url
+    except ValueError:
+        return False
 
 
 def _written(document: object) -> bytes:

@@ -13,11 +13,11 @@ import json
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
-from kernel.errors import Misconfigured
+from kernel.errors import Misconfigured, NotFound
 from lake.layout import lake_root
 
 ENDPOINTS_FILE = Path(".penstock/endpoints.json")
@@ -225,13 +225,26 @@ def load(workspace: Path | None = None, **overrides: object) -> Settings:
     values |= _known(_environment(os.environ), origin="environment")
     flags = {key.replace("__", "."): value for key, value in overrides.items() if value is not None}
     values |= _known(flags, origin="flag")
+    token = values["service.token"]
+    if isinstance(token.value, str):
+        # From a file, or a secret of a cluster, it often comes with the end of its line.
+        values["service.token"] = replace(token, value=token.value.strip())
     return Settings(root, values)
 
 
 def root_of(workspace: Path | None) -> Path:
-    """Return the folder of a workspace: the named one, `PENSTOCK_WORKSPACE`, or this folder."""
+    """Return the folder of a workspace: the named one, `PENSTOCK_WORKSPACE`, or this folder.
+
+    Raises `NotFound` for a link that leads to itself, and where this folder was removed.
+    """
     named = workspace or os.environ.get("PENSTOCK_WORKSPACE") or "."
-    return Path(os.path.expanduser(named)).resolve()
+    try:
+        return Path(os.path.expanduser(named)).resolve()
+    except (OSError, RuntimeError) as error:
+        raise NotFound(
+            f"the folder '{named}' leads nowhere: it was removed, or is a link to itself",
+            remedy="Go to a folder that is there, or name the workspace: -w DIR",
+        ) from error
 
 
 def kept_token(workspace: Path) -> str:
@@ -268,7 +281,12 @@ def _endpoints(root: Path) -> dict[str, object]:
     path = root / ENDPOINTS_FILE
     if not path.exists():
         return {}
-    loaded: dict[str, object] = json.loads(path.read_text())
+    try:
+        loaded = json.loads(path.read_text())
+    except ValueError:
+        loaded = None
+    if not isinstance(loaded, dict):
+        return {}  # What a full disk left of it: `penstock up` writes it anew.
     return {key: value for key, value in loaded.items() if key in DEFAULTS}
 
 
@@ -276,7 +294,7 @@ def _file(path: Path) -> dict[str, object]:
     if not path.exists():
         return {}
     try:
-        parsed = tomllib.loads(path.read_bytes().decode())
+        parsed = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise Misconfigured(
             f"{path} is not valid TOML: {error}",

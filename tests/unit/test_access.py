@@ -69,6 +69,17 @@ def test_a_token_of_the_environment_beats_it(
     assert access_of(load(tmp_path), "pipeline").token == "chosen"
 
 
+def test_the_end_of_a_line_is_no_part_of_a_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a file, or a secret of a cluster, has it: nobody could send it."""
+    monkeypatch.setenv("PENSTOCK_TOKEN", "größe\n")
+    known = load(tmp_path)
+    sent = bearing(known, LOCAL)["authorization"].encode("latin-1")
+    assert access_of(known, "service").bears(sent)
+    assert found_token(LOCAL, tmp_path) == "größe"
+
+
 def test_asking_nobody_is_said_in_the_settings(tmp_path: Path) -> None:
     access = access_of(load(tmp_path, service__auth="none"), "service")
     assert access.bears(b"")

@@ -20,7 +20,7 @@ def found_token(url: str, workspace: str | os.PathLike[str] | None) -> str:
     given one, `PENSTOCK_WORKSPACE`, or the nearest folder from the present one upwards that has
     either file.
     """
-    if token := os.environ.get("PENSTOCK_TOKEN", ""):
+    if token := os.environ.get("PENSTOCK_TOKEN", "").strip():
         return token
     if not _is_local(url):
         return ""
@@ -36,10 +36,12 @@ def found_token(url: str, workspace: str | os.PathLike[str] | None) -> str:
 
 def _token_in(folder: Path) -> str:
     try:
-        section = tomllib.loads((folder / _CONFIG_FILE).read_text()).get("service", {})
+        section = tomllib.loads((folder / _CONFIG_FILE).read_text(encoding="utf-8-sig")).get(
+            "service", {}
+        )
         if isinstance(section, dict) and section.get("token"):
-            return str(section["token"])
-    except (OSError, tomllib.TOMLDecodeError):
+            return str(section["token"]).strip()
+    except (OSError, ValueError):
         pass  # The service itself complains of its settings.
     try:
         return (folder / _TOKEN_FILE).read_text().strip()
