@@ -6,6 +6,7 @@ Upstream: every package. Downstream: people and scripts; `--json` everywhere, ex
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
@@ -13,9 +14,17 @@ from typing import Annotated, ClassVar
 import typer
 
 from apps.cli.groups import LazyGroup
-from apps.cli.output import report
+from apps.cli.output import let_go_of_output, report, write_what_can_be_written
 from apps.cli.usage import WrongUsage, told
-from kernel.errors import EXIT_USAGE, InvalidRequest, PenstockError, exit_code
+from kernel.errors import (
+    EXIT_FAILED,
+    EXIT_USAGE,
+    InvalidRequest,
+    Misconfigured,
+    PenstockError,
+    StorageFull,
+    exit_code,
+)
 
 COMMANDS: Mapping[str, Mapping[str, str]] = {
     "apps.cli.workspace": {
@@ -116,8 +125,11 @@ def _version(wanted: bool) -> None:
 
 def main() -> None:
     """Run a command; what is wrong with a call or a file becomes one message and an exit code."""
+    write_what_can_be_written()
     try:
         code = build()(prog_name="penstock", standalone_mode=False)
+        # A short answer reaches its file or pipe here, while it can be told that it does not.
+        sys.stdout.flush()
     except PenstockError as error:
         raise SystemExit(_refused(error)) from error
     except WrongUsage as error:
@@ -125,17 +137,40 @@ def main() -> None:
             print(error, file=sys.stderr)
             raise SystemExit(EXIT_USAGE) from error
         raise SystemExit(_refused(told(error))) from error
-    except OSError as error:
-        if error.filename is None:
-            raise
-        refused = InvalidRequest(
-            f"{error.filename} cannot be opened: {error.strerror}",
-            remedy="Name a file that you may read, or a folder that you may write.",
-        )
+    except UnicodeEncodeError as error:
+        # A word of the call that is no text; such a file's name never comes here.
+        word = error.object[:100].encode(errors="surrogateescape").decode(errors="backslashreplace")
+        refused = InvalidRequest(f"'{word}' is not UTF-8", remedy="Write names and texts in UTF-8.")
         raise SystemExit(_refused(refused)) from error
+    except BrokenPipeError as error:
+        # Whoever read the answer has enough of it.
+        let_go_of_output()
+        raise SystemExit(EXIT_FAILED) from error
+    except OSError as error:
+        let_go_of_output()
+        raise SystemExit(_refused(_of_system(error))) from error
     raise SystemExit(code or 0)
 
 
 def _refused(error: PenstockError) -> int:
     report(error, as_json="--json" in sys.argv)
     return exit_code(error)
+
+
+def _of_system(error: OSError) -> PenstockError:
+    """Return what the system refused as an error of ours."""
+    where = "" if error.filename is None else f"{error.filename} "
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StorageFull(
+            f"{where or 'the answer '}cannot be written: {error.strerror}",
+            remedy="Make room on that disk, or write to another one; then give the command again.",
+        )
+    if error.filename is None:
+        return Misconfigured(
+            f"the system refused to read or write: {error.strerror or error}",
+            remedy="Mend what it names, then give the command again. See: penstock doctor",
+        )
+    return InvalidRequest(
+        f"{where}cannot be opened: {error.strerror}",
+        remedy="Name a file that you may read, or a folder that you may write.",
+    )

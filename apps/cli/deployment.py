@@ -113,7 +113,7 @@ def drop(
     standing(lake, name)  # One that is not there wants no confirmation.
     if not yes:
         what = f"{name} would no longer be kept up to date; its table stays"
-        refuse_unconfirmed(what, f"penstock projection drop {name} --yes", as_json=as_json)
+        refuse_unconfirmed(what, as_json=as_json)
     # Whether others read it stands in their statements.
     from lake.tables import Tables
     from projections.run.catalog import DROPPED, DeployedCatalog

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import typer
 from typer.core import TyperGroup
 
+from apps.cli.output import remember_call
 from apps.cli.usage import WrongUsage, unknown_command
 from apps.cli.values import read_plainly
 
@@ -55,6 +56,12 @@ class LazyGroup(Group):
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         prepare(self)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words of a call, and keep them for whom wants to tell how it was called."""
+        remember_call(args)
+        words: list[str] = super().parse_args(ctx, args)
+        return words
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return all names, in the order of the table."""

@@ -6,14 +6,16 @@ stays whole. In a pipe nothing is folded, unless COLUMNS says how wide it is to 
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
+import shlex
 import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import date, datetime
 from pathlib import Path
 from typing import BinaryIO, NoReturn, TextIO
@@ -27,6 +29,7 @@ HIDDEN = "***"
 _IN_URL = re.compile(r"^(\w+://[^:@/]*):.*(?=@)")
 _BY_NAME = re.compile(r"(?<=password=)('(\\.|[^'\\])*'|\S+)")
 
+_called: list[str] = []
 _GAP = "  "
 _NARROWEST = 20
 
@@ -36,9 +39,32 @@ def emit(
 ) -> None:
     """Print an answer: the document as JSON, or else its text, folded unless it is `verbatim`."""
     if as_json or text is None:
-        print(orjson.dumps(document, default=str, option=orjson.OPT_INDENT_2).decode())
+        print(_rendered(document))
     else:
         print(text if verbatim else folded(text))
+
+
+def _rendered(document: object) -> str:
+    try:
+        return orjson.dumps(document, default=str, option=orjson.OPT_INDENT_2).decode()
+    except TypeError:
+        # The name of a file may be no text: JSON can spell it all the same.
+        return json.dumps(document, default=str, indent=2)
+
+
+def write_what_can_be_written() -> None:
+    """Have characters that the terminal's encoding lacks spelled out, in place of failing."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
+
+
+def let_go_of_output() -> None:
+    """Forget what is still to be written: Python would try again at its end, and complain."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def without_password(value: object) -> object:
@@ -100,14 +126,28 @@ def fields(document: Mapping[str, object]) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def refuse_unconfirmed(what: str, command: str, *, as_json: bool, **fields: object) -> NoReturn:
+def remember_call(words: Sequence[str]) -> None:
+    """Keep how this command was called, for `refuse_unconfirmed`."""
+    _called[:] = words
+
+
+def call_with(*words: str) -> str:
+    """Return the call of this command with more words: whoever copies it calls for the same."""
+    return shlex.join(["penstock", *_called, *words])
+
+
+def refuse_unconfirmed(
+    what: str, *, as_json: bool, fix: str | None = None, **fields: object
+) -> NoReturn:
     """Say what a command would do, and with which words it does it; nothing is done without.
 
-    `fields` are for programs, in place of the reason. Ends with the exit code for it.
+    These are the words of the call and --yes, unless `fix` says otherwise: with one option less it
+    could be about another workspace, or more than was asked for. `fields` are for programs, in
+    place of the reason. Ends with the exit code for it.
     """
     emit({"needs": "--yes", **(fields or {"reason": what})}, as_json=as_json, text=what)
     if not as_json:
-        print(f"  fix: {command}", file=sys.stderr)
+        print(f"  fix: {fix or call_with('--yes')}", file=sys.stderr)
     raise typer.Exit(EXIT_NEEDS_CONFIRMATION)
 
 
@@ -153,7 +193,8 @@ def width_of(stream: TextIO) -> int | None:
 def text_of(file: Path, holds: str) -> str:
     """Read a file that is to hold something, in UTF-8. Raises `InvalidRequest`."""
     try:
-        return file.read_text(encoding="utf-8")
+        # A mark of the byte order, as some editors write it, is no part of what is in the file.
+        return file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         why = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error.strerror)
         raise InvalidRequest(

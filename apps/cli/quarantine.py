@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import getpass
 import json
+import os
 import sys
 import time
 from collections import defaultdict
@@ -22,7 +23,7 @@ import typer
 from apps import settings
 from apps.cli.groups import Group
 from apps.cli.options import JsonOption, WorkspaceOption
-from apps.cli.output import emit, fields, table, written_whole
+from apps.cli.output import call_with, emit, fields, table, written_whole
 from apps.cli.query import lake_of, plain, readable
 from kernel.errors import EXIT_NEEDS_CONFIRMATION, EXIT_PARTIAL, NotFound
 
@@ -168,10 +169,7 @@ def waive(
         text = f"This gives up what the records of {topic} say."
         emit({"needs": needs, "waives": topic}, as_json=as_json, text=text)
         if not as_json:
-            command = " ".join(str(x) for x in (topic, partition, offset) if x is not None)
-            print(
-                f"  fix: penstock quarantine waive {command} --reason TEXT --yes", file=sys.stderr
-            )
+            print(f"  fix: {call_with(*needs.split())}", file=sys.stderr)
         raise typer.Exit(EXIT_NEEDS_CONFIRMATION)
     found = settings.load(workspace)
     numbers, count = _decide(found, WAIVE, topic, partition, offset, reason=reason)
@@ -228,7 +226,7 @@ def _decide(
     for name, rows in of_topic.items():
         for first in range(0, len(rows), MOST_AT_ONCE):
             places = places_of(rows[first : first + MOST_AT_ONCE])
-            detail = {"places": places, "by": getpass.getuser(), "reason": reason}
+            detail = {"places": places, "by": _user(), "reason": reason}
             source = rows[first]["source"] or ""
             entries.append(InstallEntry(kind=kind, id=name, source=source, detail=detail))
     if not entries:
@@ -237,6 +235,14 @@ def _decide(
         )
     count = sum(map(len, of_topic.values()))
     return announce(lake, SmallTables(), entries), count
+
+
+def _user() -> str:
+    """Return who decides: the user's name, or the number of one without an account here."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"
 
 
 def _report(

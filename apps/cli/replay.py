@@ -209,7 +209,7 @@ def swap_(
         why = "differs from" if built.state is State.DIFFERS else "was not compared with"
         what = f"generation {built.generation} of {name} {why} the live one"
         command = f"penstock replay verify {name}, or add --yes"
-        refuse_unconfirmed(what, command, as_json=as_json)
+        refuse_unconfirmed(what, as_json=as_json, fix=command)
     from replay.swap import swap
 
     site = site_of(found)

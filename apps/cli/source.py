@@ -237,9 +237,7 @@ def resnapshot(
     source = None if name == OUTBOX else sources.load(found.workspace, name)
     if not yes:
         which = ", ".join(chosen) or f"every table of {name}"
-        only = f" --tables {','.join(chosen)}" if chosen else ""
-        command = f"penstock source resnapshot {name}{only} --yes"
-        refuse_unconfirmed(f"This copies {which}.", command, as_json=as_json, copies=which)
+        refuse_unconfirmed(f"This copies {which}.", as_json=as_json, copies=which)
     from apps.capture import capture_site
     from cdc.upkeep import lifecycle
 
@@ -278,8 +276,7 @@ def remove(
     source = lifecycle.removable(capture_site(found), name)
     if not yes:
         what = f"This drops connector, slot and publication of {name}: later changes are lost."
-        command = f"penstock source remove {name} --yes"
-        refuse_unconfirmed(what, command, as_json=as_json, removes=name)
+        refuse_unconfirmed(what, as_json=as_json, removes=name)
     removal = lifecycle.remove(capture_site(found), source)
     lines = [f"{name} is removed" if removal.whole else f"{name} is removed in part"]
     lines += [f"left: {part}: {reason}" for part, reason in removal.left.items()]

@@ -86,7 +86,7 @@ def add(
         name,
         dsn=dsn,
         tables=tuple(part for part in tables.split(",") if part.strip()),
-        keys=dict(_columns(text) for text in key or ()),
+        keys=keys_of(key or ()),
         options=_options(exclude or (), mask or (), hash_ or ()),
         snapshot=snapshot,
     )
@@ -216,8 +216,21 @@ def _options(
     }
 
 
+def keys_of(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Read keys by table: a column a time, as for other options, makes one key of all of them."""
+    from cdc.database import split_table
+
+    found: dict[str, tuple[str, ...]] = {}
+    for text in texts:
+        name, columns = _columns(text)
+        table = ".".join(split_table(name))
+        found[table] = (*found.get(table, ()), *columns)
+    return found
+
+
 def _columns(text: str) -> tuple[str, tuple[str, ...]]:
     name, colon, columns = text.rpartition(":")
-    if not colon or not name or not columns:
+    listed = tuple(column.strip() for column in columns.split(","))
+    if not colon or not name.strip() or not all(listed):
         raise InvalidRequest(f"{text!r} is not TABLE:COLUMN,…", remedy="As public.visits:at,who")
-    return name, tuple(column.strip() for column in columns.split(","))
+    return name.strip(), listed

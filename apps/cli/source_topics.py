@@ -102,8 +102,7 @@ def pass_over(found: Settings, topic: TopicState, *, yes: bool, as_json: bool) -
     """Let reading go on behind records that Kafka lost."""
     if not yes:
         what = f"This gives up the records of topic {topic.topic} that Kafka does not have any more"
-        command = f"penstock source resnapshot {topic.source} --yes"
-        refuse_unconfirmed(what, command, as_json=as_json, passes=topic.topic)
+        refuse_unconfirmed(what, as_json=as_json, passes=topic.topic)
     from apps import topic_sources
 
     declared = topic_sources.declared_topics(found)[topic.source]
@@ -117,8 +116,7 @@ def drop(found: Settings, name: str, *, yes: bool, as_json: bool) -> None:
     """Stop reading a topic; refused while a projection reads it."""
     if not yes:
         what = f"{name} would not be read any more; its log and its tables stay"
-        command = f"penstock source remove {name} --yes"
-        refuse_unconfirmed(what, command, as_json=as_json, removes=name)
+        refuse_unconfirmed(what, as_json=as_json, removes=name)
     from lake.tables import Tables
     from projections.run.catalog import DeployedCatalog
 

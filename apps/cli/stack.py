@@ -170,15 +170,14 @@ def stack_options(
 def chosen_parts(only: str | None, without: str | None) -> tuple[str, ...]:
     """Return the parts that `--only` and `--without` leave. Raises `InvalidRequest`."""
     everything = (*LOCAL_PARTS, *APPLICATIONS)
-    named = {name.strip() for text in (only, without) if text for name in text.split(",")}
-    unknown = sorted(named - set(everything))
+    chosen, dropped = _names(only), _names(without)
+    unknown = sorted((chosen | dropped) - set(everything))
     if unknown:
         raise InvalidRequest(
             f"no part '{unknown[0]}'; there are: {', '.join(everything)}",
             remedy=f"Name some of them, with commas: penstock up --only {everything[0]}",
         )
-    kept = [name for name in everything if only is None or name in only.split(",")]
-    dropped = without.split(",") if without else []
+    kept = [name for name in everything if only is None or name in chosen]
     left = tuple(name for name in kept if name not in dropped)
     if not left:
         raise InvalidRequest(
@@ -186,6 +185,10 @@ def chosen_parts(only: str | None, without: str | None) -> tuple[str, ...]:
             remedy=f"Leave one of the two out; the parts are: {', '.join(everything)}",
         )
     return left
+
+
+def _names(text: str | None) -> set[str]:
+    return {name.strip() for name in text.split(",")} if text else set()
 
 
 def check_needs(parts: Sequence[str], known: settings.Settings, postgres: str | None) -> None:
@@ -306,7 +309,7 @@ def reset(
     if not yes:
         what = f"This removes every event, topic and schema of the local stack in {root}."
         removes = str(root / ".penstock")
-        refuse_unconfirmed(what, "penstock reset --yes", as_json=as_json, removes=removes)
+        refuse_unconfirmed(what, as_json=as_json, removes=removes)
     from stack import control
 
     removed = control.reset(root, lake=None if "://" in lake else Path(lake))

@@ -57,7 +57,7 @@ def renew_id(
     """
     if not yes:
         what = "the store would be another one to all who follow it"
-        refuse_unconfirmed(what, "penstock store renew-id --yes", as_json=as_json)
+        refuse_unconfirmed(what, as_json=as_json)
     # Only this call needs PostgreSQL's client.
     import asyncio
 

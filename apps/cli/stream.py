@@ -67,9 +67,7 @@ def delete(
         if not yes:
             client.get(f"{_path(stream)}/metadata")  # One that is not there wants no confirmation.
             ends = "be gone for good" if tombstone else "show nothing any more"
-            option = " --tombstone" if tombstone else ""
-            command = f"penstock stream delete {stream}{option} --yes"
-            refuse_unconfirmed(f"{stream} would {ends}", command, as_json=as_json)
+            refuse_unconfirmed(f"{stream} would {ends}", as_json=as_json)
         answer = client.delete(
             _path(stream), headers=headers, tombstone="true" if tombstone else None
         )

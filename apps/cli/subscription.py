@@ -121,8 +121,7 @@ def delete(
         if not yes:
             client.get(_path(name))  # One that is not there wants no confirmation.
             what = f"{name} would forget how far it was and what it parked"
-            command = f"penstock subscription delete {name} --yes"
-            refuse_unconfirmed(what, command, as_json=as_json)
+            refuse_unconfirmed(what, as_json=as_json)
         client.delete(_path(name))
     emit({"name": name, "deleted": True}, as_json=as_json, text=f"{name} is deleted")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -13,7 +14,15 @@ import pytest
 from apps.cli import main
 from apps.cli.event_ranges import token_of
 from apps.cli.query import position_of
-from kernel.errors import EXIT_FAILED, EXIT_UNHEALTHY, EXIT_USAGE, ContractViolation
+from apps.cli.source_add import keys_of
+from apps.cli.stack import chosen_parts
+from kernel.errors import (
+    EXIT_FAILED,
+    EXIT_NEEDS_CONFIRMATION,
+    EXIT_UNHEALTHY,
+    EXIT_USAGE,
+    ContractViolation,
+)
 from tests.docs.cli_reference import leaves
 
 GENERIC = ContractViolation.remedy
@@ -222,6 +231,38 @@ def test_an_address_without_its_scheme_is_answered_with_the_whole_one(
     assert "PENSTOCK_SERVICE_URL=http://localhost:9000" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "code", "said"),
+    [
+        ("URL", "http://[::1", EXIT_FAILED, "is no address"),
+        ("URL", "http://127.0.0.1:99999", EXIT_FAILED, "is no address"),
+        ("URL", "http://exa mple", EXIT_FAILED, "is no address"),
+        ("URL", f"http://{'a' * 70}.x", EXIT_UNHEALTHY, "does not answer"),
+        ("TOKEN", "a\nb", EXIT_FAILED, "service.token has a character"),
+        ("TOKEN", " Жетон\n", EXIT_UNHEALTHY, "Connection refused"),
+        ("LAKE_PATH", "x", EXIT_USAGE, "'order-\\xff' is not UTF-8"),
+    ],
+)
+def test_what_the_environment_says_is_answered_in_words(
+    name: str,
+    value: str,
+    code: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("PENSTOCK_SERVICE_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv(f"PENSTOCK_{'SERVICE_' if name == 'URL' else ''}{name}", value)
+    stream = "order-\udcff" if name == "LAKE_PATH" else "order-1"
+    monkeypatch.setattr(sys, "argv", ["penstock", "stream", "show", stream])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    shown = capfd.readouterr().err
+    assert ended.value.code == code
+    assert said in shown
+    assert not [each for each in PYTHON if each in shown]
+
+
 def test_wrong_usage_is_one_document_with_json(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -264,6 +305,70 @@ def test_a_group_without_a_command_shows_its_help(
         main()
     assert ended.value.code == EXIT_USAGE
     assert "Commands:" in capfd.readouterr().err
+
+
+def test_parts_stand_behind_commas_with_and_without_blanks() -> None:
+    assert chosen_parts("postgres, kafka", None) == ("postgres", "kafka")
+    assert chosen_parts("postgres,kafka", " kafka") == ("postgres",)
+
+
+def test_a_key_may_be_told_column_by_column() -> None:
+    assert keys_of(["visits:visitor", "public.visits: at"]) == {"public.visits": ("visitor", "at")}
+    with pytest.raises(ContractViolation, match="is not TABLE:COLUMN"):
+        keys_of(["visits:visitor,"])
+
+
+def called(*words: str) -> subprocess.CompletedProcess[str]:
+    code = "import sys; sys.path.insert(0, sys.argv.pop(1)); from apps.cli import main; main()"
+    root = str(Path(__file__).parents[2])
+    return subprocess.run(
+        ["bash", "-c", *words, sys.executable, "-Pc", code, root],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("shell", "code", "said"),
+    [
+        ('"$0" "$@" config show service.port > /dev/full', EXIT_UNHEALTHY, "No space left"),
+        ('"$0" "$@" config show > /dev/full', EXIT_UNHEALTHY, "No space left"),
+        ('exec 3> >(true); wait $!; "$0" "$@" config show >&3', EXIT_FAILED, ""),
+        ('cd "$(mktemp -d)"; rmdir "$PWD"; exec "$0" "$@" status', EXIT_FAILED, "leads nowhere"),
+        (
+            'cd "$(mktemp -d)"; ln -s x x; exec "$0" "$@" status -w x',
+            EXIT_FAILED,
+            "leads nowhere",
+        ),
+        (
+            'cd "$(mktemp -d)"; mkdir .penstock; echo -n > .penstock/endpoints.json; exec "$0" "$@"'
+            " status",
+            EXIT_UNHEALTHY,
+            "",
+        ),
+        ('PYTHONIOENCODING=ascii exec "$0" "$@" init "$(mktemp -d)/ä"', 0, ""),
+    ],
+)
+def test_what_the_shell_does_to_a_command_is_answered_in_words(
+    shell: str, code: int, said: str
+) -> None:
+    ran = called(shell)
+    assert ran.returncode == code, ran.stderr
+    assert said in ran.stderr
+    assert not [each for each in (*PYTHON, "Exception") if each in ran.stderr]
+
+
+def test_a_confirmation_repeats_the_whole_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """With one word less it could remove another workspace."""
+    monkeypatch.setattr(sys, "argv", ["penstock", "reset", "-w", str(tmp_path / "a b")])
+    (tmp_path / "a b").mkdir()
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == EXIT_NEEDS_CONFIRMATION
+    assert f"fix: penstock reset -w '{tmp_path}/a b' --yes" in capfd.readouterr().err
 
 
 def test_the_version_is_told(
