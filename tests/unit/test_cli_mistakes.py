@@ -347,7 +347,7 @@ def called(*words: str) -> subprocess.CompletedProcess[str]:
             EXIT_UNHEALTHY,
             "",
         ),
-        ('PYTHONIOENCODING=ascii exec "$0" "$@" init "$(mktemp -d)/ä"', 0, ""),
+        ('PYTHONIOENCODING=ascii exec "$0" "$@" init "$(mktemp -d)/ä1"', 0, ""),
     ],
 )
 def test_what_the_shell_does_to_a_command_is_answered_in_words(
