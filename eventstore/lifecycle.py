@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Literal, get_args
 
 from kernel.errors import NotFound, StreamGone
 from kernel.positions import Version
@@ -26,6 +26,9 @@ ChangeType = Literal[
     "stream_tombstoned",
     "stream_archived",
 ]
+
+CHANGE_TYPES: frozenset[str] = frozenset(get_args(ChangeType))
+"""Types of the events that record such changes, in every category: no event of others has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ import re
 import shlex
 from uuid import UUID
 
+from eventstore.lifecycle import CHANGE_TYPES
 from kernel.errors import InvalidRequest, NotFound
 from schemas.json_values import shown
 
@@ -79,12 +80,24 @@ def unknown_event(event_id: UUID) -> NotFound:
 def check_type(name: object) -> str:
     """Return an event type's name, or raise `InvalidRequest`."""
     if isinstance(name, str) and (name in _TYPES or _TYPE.fullmatch(name)):
+        if name in CHANGE_TYPES:
+            raise reserved_type(name)
         if len(_TYPES) < _REMEMBERED:
             _TYPES.add(name)
         return name
     raise InvalidRequest(
         f"{shown(name)} is not an event type",
         remedy=f"A type matches {_TYPE.pattern}. Example: departed",
+    )
+
+
+def reserved_type(name: str) -> InvalidRequest:
+    """Return the error for a type by which the store records what becomes of streams: with another
+    schema than its own, no stream of the category could be deleted any more.
+    """
+    return InvalidRequest(
+        f"the type {name} is the store's own, for changes of what streams show",
+        remedy="Give the event another type.",
     )
 
 

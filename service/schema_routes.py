@@ -10,7 +10,8 @@ import orjson
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from eventstore.names import CATEGORY
+from eventstore.lifecycle import CHANGE_TYPES
+from eventstore.names import CATEGORY, reserved_type
 from kernel.errors import InvalidRequest
 from schemas import json_text
 from schemas.compatibility import Level
@@ -90,6 +91,8 @@ async def add_schema(
     runtime = runtime_of(request)
     body = await body_of(request, SchemaBody, remedy=_EXAMPLE)
     intake, levels = runtime.opened.intake, runtime.opened.levels
+    if body.subject.rpartition(".")[2] in CHANGE_TYPES:
+        raise reserved_type(body.subject)
     subject, text = _checked(body.subject), _text(body.schema_, runtime.config.limits.json_depth)
     level = body.compatibility or await levels.level(subject)
     if check:

@@ -147,7 +147,8 @@ def main() -> None:
         let_go_of_output()
         raise SystemExit(EXIT_FAILED) from error
     except OSError as error:
-        let_go_of_output()
+        if error.filename is None:
+            let_go_of_output()
         raise SystemExit(_refused(_of_system(error))) from error
     raise SystemExit(code or 0)
 

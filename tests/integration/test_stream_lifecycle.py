@@ -213,6 +213,18 @@ def test_nobody_but_policies_writes_to_a_metadata_stream(http: httpx.Client) -> 
     refused(http.delete("/v1/streams/order-1$metadata"), 422, "invalid-request")
 
 
+def test_types_of_the_stores_own_are_nobody_elses(http: httpx.Client) -> None:
+    """With another schema for them, no stream of the category could be deleted any more."""
+    append(http, "order-1")
+    body = {"events": [{"type": "stream_deleted", "data": {"by": "me"}}]}
+    refused(http.post("/v1/streams/order-1", json=body), 422, "invalid-request")
+    field = {"name": "by", "type": "string"}
+    schema = {"type": "record", "name": "stream_deleted", "fields": [field]}
+    body = {"subject": "order.stream_deleted", "schema": schema}
+    refused(http.post("/v1/schemas", json=body), 422, "invalid-request")
+    assert http.delete("/v1/streams/order-1").status_code == 200
+
+
 def test_a_stream_of_the_longest_name_has_a_life_that_is_read(http: httpx.Client) -> None:
     stream = f"order-{'x' * 249}"
     append(http, stream)
