@@ -225,10 +225,10 @@ def load(workspace: Path | None = None, **overrides: object) -> Settings:
     values |= _known(_environment(os.environ), origin="environment")
     flags = {key.replace("__", "."): value for key, value in overrides.items() if value is not None}
     values |= _known(flags, origin="flag")
-    token = values["service.token"]
-    if isinstance(token.value, str):
+    given = values["service.token"]
+    if isinstance(given.value, str):
         # From a file, or a secret of a cluster, it often comes with the end of its line.
-        values["service.token"] = replace(token, value=token.value.strip())
+        values["service.token"] = replace(given, value=given.value.strip())
     return Settings(root, values)
 
 

@@ -156,7 +156,11 @@ def imported_event(line: bytes, number: int, context: RequestContext) -> tuple[s
 def _stream_of(document: object, place: str) -> str:
     stream = document.get("stream") if isinstance(document, dict) else None
     if not isinstance(stream, str):
-        raise InvalidRequest(f"{place}.stream: expected the name of a stream")
+        raise InvalidRequest(
+            f"{place}.stream: expected the name of a stream",
+            remedy='Name it, as {"stream": "order-1042", …}; for all lines of a file: penstock '
+            "stream import FILE --stream order-1042",
+        )
     return stream
 
 

@@ -13,6 +13,7 @@ from lake.layout import Lake, part_of
 from service.standstills import of_pipeline
 
 if TYPE_CHECKING:
+    from projections.serve.epochs import EpochPage
     from projections.serve.lake_tables import Commit
 
 Document = dict[str, object]
@@ -87,6 +88,12 @@ def table_shown(lake: Lake, name: str, *, commits: int) -> Document:
 def commit_list(commits: Sequence[Commit]) -> list[Document]:
     """Return a table's commits."""
     return [asdict(each) for each in commits]
+
+
+def epoch_document(page: EpochPage) -> Document:
+    """Return a committed epoch. Fields of a tuple have names in Python alone."""
+    topics = {name: topic._asdict() for name, topic in page.topics.items()}
+    return asdict(page) | {"topics": topics}
 
 
 def _hold_over(name: str, held: Mapping[str, str]) -> str | None:

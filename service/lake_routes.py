@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from service.lake_documents import table_list, table_shown
+from service.lake_documents import epoch_document, table_list, table_shown
 from service.render import dump
 from service.requests import runtime_of
 
@@ -55,7 +54,7 @@ async def list_epochs(
     found = await reader.scan(lambda: newest_epochs(reader.lake, limit=limit, before=before))
     last = found[-1].epoch if found else 1
     document = {
-        "epochs": [asdict(each) for each in found],
+        "epochs": [epoch_document(each) for each in found],
         "next_before": last if last > 1 else None,
     }
     return Response(dump(document), media_type=_JSON)
@@ -69,4 +68,4 @@ async def show_epoch(request: Request, epoch: Annotated[int, Path(ge=1, le=_MOST
     reader = runtime_of(request).lake
     found = await reader.scan(lambda: epoch_at(reader.lake, epoch))
     headers = {"penstock-epoch": str(epoch)}
-    return Response(dump(asdict(found)), media_type=_JSON, headers=headers)
+    return Response(dump(epoch_document(found)), media_type=_JSON, headers=headers)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -162,7 +161,7 @@ def epoch_list(
 
     found = newest_epochs(lake_of(settings.load(workspace)), limit=limit)
     rows = [[e.epoch, e.at, _counts(e), f"{sum(e.timings_ms.values()):.0f} ms"] for e in found]
-    documents = [asdict(e) for e in found]
+    documents = [lake_documents.epoch_document(e) for e in found]
     nothing = "no epoch was committed yet; the pipeline commits what comes: penstock status"
     text = table(["epoch", "committed", "rows", "took"], rows, nothing=nothing)
     emit(documents, as_json=as_json, text=text)
@@ -186,7 +185,7 @@ def epoch_show(
         f"offsets   {json.dumps(found.end)}",
         table(["table", "version", "as of epoch"], rows),
     ]
-    emit(asdict(found), as_json=as_json, text="\n".join(lines))
+    emit(lake_documents.epoch_document(found), as_json=as_json, text="\n".join(lines))
 
 
 def lake_of(found: settings.Settings) -> Lake:

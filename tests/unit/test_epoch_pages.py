@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import json
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from kernel.errors import NotFound
-from kernel.positions import Epoch
+from kernel.positions import Epoch, TopicId
 from lake.layout import Lake
 from lake.tables import Tables
 from lake.writer import ArrowWriter, Guard
 from pipeline.commit.manifest_rows import Bound, Committed
 from projections.serve.epochs import epoch_at, newest_epochs
+from service.lake_documents import epoch_document
+from service.render import dump
 from tests.support.lake.handmade import HandMade, words
 
 
@@ -45,6 +48,12 @@ def test_pages_have_what_the_manifest_has(made: HandMade) -> None:
     assert [asdict(each) for each in newest_epochs(made.lake, limit=9, before=2)] == [shown(first)]
     assert newest_epochs(made.lake, limit=9, before=1) == []
     assert asdict(epoch_at(made.lake, 2)) == shown(second)
+
+
+def test_an_epoch_says_of_each_topic_which_one_it_was(made: HandMade) -> None:
+    page = replace(epoch_at(made.lake, 2), topics={"events.order": TopicId("Wm", 2)})
+    shown = json.loads(dump(epoch_document(page)))
+    assert shown["topics"] == {"events.order": {"id": "Wm", "partitions": 2}}
 
 
 def test_an_epoch_that_is_bound_only_is_not_there(made: HandMade, tmp_path: Path) -> None:
