@@ -1,8 +1,7 @@
 """The batch query of every operator, written once for both engines.
 
-`whole` composes them over the inputs: the query of a build, and of the rebuild that a kept table
-must equal. The small executor runs one operator's query at a time, over the rows that the region of
-a change needs. Both are the same text but for the words of a `Dialect`.
+`whole` composes them over the inputs: a build, and the rebuild that a kept table must equal. The
+small executor runs one operator's query at a time, over the rows that a change's region needs.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from projections.sql.fact_places import in_places
 from projections.sql.join_text import joined
 from projections.sql.match_text import matches
 from projections.sql.shape import END, ORDER, WATERMARK, InputKind
+from projections.sql.totals import ORDERED, RANKS
 from projections.sql.tree import (
-    RANKS,
     WINDOW_END,
     WINDOW_START,
     Call,
@@ -94,6 +93,10 @@ class Dialect(Protocol):
         """Write an AVG from the exact total of its values and their number, NULL for none."""
         ...
 
+    def ordered(self, call: Call, value: str, over: str) -> str:
+        """Write what is made of values in ascending order, or of those that are not NULL."""
+        ...
+
     def rank(self, call: str) -> str:
         """Write a rank as an INT, from the call that gives it."""
         ...
@@ -153,6 +156,8 @@ def called(call: Call, dialect: Dialect, over: str = "") -> str:
         case Function.MIN | Function.MAX if call.kind in FLOATING:
             # There are two zeros, which compare as equal: without a sign it is one.
             return f"{call.function}({value} + CAST(0 AS {call.kind})){over}"
+        case function if function in ORDERED:
+            return dialect.ordered(call, value, over)
         case Function.ROW_NUMBER | Function.RANK | Function.DENSE_RANK:
             return dialect.rank(f"{call.function}(){over}")
         case Function.LAG | Function.LEAD:

@@ -18,6 +18,7 @@ _PLAIN: dict[type[exp.Expr], Function] = {
     exp.LogicalAnd: Function.ALL,
     exp.LogicalOr: Function.ANY,
 }
+_ORDERED = (exp.GroupConcat, exp.ArrayAgg, exp.ArrayUniqueAgg, exp.Quantile)
 _TOLD_BY_TEXT = ("STRING", "BOOLEAN", "INT", "BIGINT", "DATE", "TIMESTAMP")
 """Types whose values are different where their texts are."""
 
@@ -58,6 +59,8 @@ def aggregate_of(names: Names, found: exp.Expr) -> Called:
     value = arguments[0] if len(arguments) == 1 else _of_several(names, found, arguments, distinct)
     if isinstance(found, exp.Count | exp.CountIf):
         return _count(names, found, value, only, distinct)
+    if isinstance(found, _ORDERED):
+        return _of_ascending(names, found, value, only, distinct)
     function = _PLAIN[type(found)]
     kind = names.type_of(value)
     if only is not None:
@@ -69,6 +72,56 @@ def aggregate_of(names: Names, found: exp.Expr) -> Called:
         type=names.type_of(found),
         # The least and the greatest, all and any are the same of distinct values.
         distinct=distinct and function in (Function.SUM, Function.AVG),
+    )
+
+
+def _of_ascending(
+    names: Names, found: exp.Expr, value: exp.Expr, only: exp.Expr | None, distinct: bool
+) -> Called:
+    """Read an aggregate of values in ascending order."""
+    kind, at = names.type_of(value), offset_of(found, names.at)
+    if only is not None:
+        value = exp.Case(ifs=[exp.If(this=only.copy(), true=value.copy())])
+    if isinstance(found, exp.Quantile):
+        part = found.args.get("quantile")
+        approximate = isinstance(found, exp.ApproxQuantile)
+        if (
+            approximate
+            or not isinstance(part, exp.Literal)
+            or part.is_string
+            or not 0 <= float(part.name) <= 1
+        ):
+            raise names.script.refusal(
+                "PERCENTILE_APPROX is not compiled"
+                if approximate
+                else "a percentile is of a part between 0 and 1",
+                at=at,
+                fix="Write it out: PERCENTILE(x, 0.95), or PERCENTILE_CONT(0.95) WITHIN GROUP "
+                "(ORDER BY x).",
+            )
+        return Called(
+            function=Function.PERCENTILE, argument=value, kind=kind, type="DOUBLE", default=part
+        )
+    if not isinstance(found, exp.GroupConcat):
+        several = distinct or isinstance(found, exp.ArrayUniqueAgg)
+        of = f"ARRAY<{kind}>" if kind else ""
+        return Called(
+            function=Function.VALUES, argument=value, kind=kind, type=of, distinct=several
+        )
+    between = found.args.get("separator") or exp.Literal.string(",")
+    if kind != "STRING" or not isinstance(between, exp.Literal) or not between.is_string:
+        raise names.script.refusal(
+            "a list of texts has texts, and one that is written out between them",
+            at=at,
+            fix="Convert what is listed: STRING_AGG(CAST(x AS STRING), ', ').",
+        )
+    return Called(
+        function=Function.LIST,
+        argument=value,
+        kind=kind,
+        type="STRING",
+        distinct=distinct,
+        default=between,
     )
 
 

@@ -20,6 +20,7 @@ from projections.sql.decimals import (
     MOST_DIGITS,
     common_type,
     digits_of,
+    rounded_type,
 )
 from projections.sql.duckdb_text import DuckText
 from projections.sql.durations import duration_of
@@ -52,8 +53,8 @@ _NUMBERS = (*WHOLE, "DOUBLE")
 _SIMPLE = frozenset(("BOOLEAN", "STRING", "TIMESTAMP", "DATE", "TINYINT", "SMALLINT", *_NUMBERS))
 _ALSO_HELD = ("FLOAT", "BINARY")
 """Types of parts that nothing is computed of."""
-_MOST_SUMMED = 28
-"""A sum of decimals of no more digits has room for all of them."""
+_MOST_AVERAGED = 28
+"""An average of decimals of no more digits has room for their total."""
 _UNITS = ("SECOND", "MINUTE", "HOUR", "DAY")
 _SAME_FAMILY = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ)
 _CHOICES = (exp.Coalesce, exp.Greatest, exp.Least)
@@ -164,12 +165,17 @@ def _uncertified_call(call: Call) -> str | None:
         return None
     if not has_simple_type(call.kind):
         return f"{call.function.upper()} of {call.kind or 'a type that only Spark derives'}"
+    if call.function is Function.PERCENTILE:
+        digits = digits_of(call.kind)
+        exact = call.kind in _NUMBERS or (digits is not None and digits[0] <= EXACT_DIGITS)
+        return None if exact else f"PERCENTILE of {call.kind}"
     if call.default is not None:
         return uncertified_in(call.default, ())
     if call.function in (Function.SUM, Function.AVG):
         size = DECIMAL.fullmatch(call.kind)
-        small = size is not None and int(size[1]) <= _MOST_SUMMED
-        if call.kind not in _NUMBERS and not small:
+        summed = size is not None and call.function is Function.SUM
+        small = size is not None and int(size[1]) <= _MOST_AVERAGED
+        if call.kind not in _NUMBERS and not (summed or small):
             return f"{call.function.upper()} of {call.kind}"
     return None
 
@@ -225,7 +231,8 @@ def _known(node: exp.Expr, types: TypeOf) -> bool:
 
 def _known_by_class(node: exp.Expr, types: TypeOf) -> bool:
     if isinstance(node, _SAME_FAMILY):
-        return _comparable(types(node.this), types(node.expression))
+        both = types(node.this), types(node.expression)
+        return _comparable(*both) or bool(rounded_type(*both))
     if function_of(node) is not None:
         return True
     if isinstance(node, _CHOICES):

@@ -40,3 +40,17 @@ def common_type(kinds: Sequence[str]) -> str:
     scale = max(size[1] for size in sizes)
     digits = max(size[0] - size[1] for size in sizes) + scale
     return f"DECIMAL({digits},{scale})" if digits <= MOST_DIGITS else ""
+
+
+def rounded_type(left: str, right: str) -> str:
+    """Return the decimal that Spark compares two in where none holds both, else the empty text.
+
+    Digits behind the point are left out, so that those before it have room.
+    """
+    sizes = [digits_of(kind) for kind in (left, right) if DECIMAL.fullmatch(kind)]
+    known = [size for size in sizes if size is not None]
+    if len(known) < 2:
+        return ""
+    whole = max(size - scale for size, scale in known)
+    beyond = whole + max(scale for _, scale in known) - MOST_DIGITS
+    return f"DECIMAL({MOST_DIGITS},{MOST_DIGITS - whole})" if beyond > 0 else ""

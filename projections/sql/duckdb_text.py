@@ -12,7 +12,8 @@ from sqlglot import exp
 
 from kernel.errors import BeyondThisProcess, InvalidRequest
 from projections.sql.catalog import Column
-from projections.sql.decimals import FLOATING, digits_of
+from projections.sql.decimals import FLOATING, rounded_type
+from projections.sql.duckdb_totals import average, ordered, total
 from projections.sql.duckdb_types import duckdb_type
 from projections.sql.durations import duration_of, in_us
 from projections.sql.expressions import never_fails, render
@@ -21,7 +22,7 @@ from projections.sql.nested_types import StructOf, nested_of
 from projections.sql.scalar import WHOLE, is_null
 from projections.sql.scalars import scalar_of
 from projections.sql.time_formats import FIELDS, YEAR, format_parts, moment_formatted
-from projections.sql.tree import Call, Exploded, Function
+from projections.sql.tree import Call, Exploded
 from projections.sql.types import type_of
 from schemas.identifiers import duckdb_name
 
@@ -110,11 +111,15 @@ class DuckText:
 
     def total(self, call: Call, value: str, over: str) -> str:
         """Write SUM or AVG of a value, the same in whatever order the rows are added."""
-        return _total(call, value, over)
+        return total(call, value, over)
 
     def average(self, call: Call, total: str, count: str) -> str:
         """Write an AVG from the exact total of its values and their number, NULL for none."""
-        return _average(call, total, count)
+        return average(call, total, count)
+
+    def ordered(self, call: Call, value: str, over: str) -> str:
+        """Write what is made of values in ascending order, or of those that are not NULL."""
+        return ordered(call, value, over)
 
     def rank(self, call: str) -> str:
         """Write a rank as an INT, from the call that gives it."""
@@ -162,32 +167,6 @@ class DuckText:
 
 def _field(value: str, name: str) -> str:
     return "struct_extract(" + value + ", '" + "''".join(name.split("'")) + "')"
-
-
-def _total(call: Call, value: str, over: str) -> str:
-    word = "DISTINCT " if call.distinct else ""
-    count = f"nullif(count({word}{value}){over}, 0)"
-    average = call.function is Function.AVG
-    if call.kind in FLOATING:
-        values = f"list({word}CAST({value} AS DOUBLE)){over}"
-        # A list takes NULL too, where a sum passes over it.
-        known = f"list_filter({values}, lambda one: one IS NOT NULL)"
-        total = (
-            f"CASE WHEN len({known}) > 0 THEN list_reduce(list_sort({known}), "
-            "lambda total, one: total + one) END"
-        )
-        return f"(({total}) / {count})" if average else f"({total})"
-    total = f"sum({word}{value}){over}"
-    return _average(call, total, count) if average else f"CAST({total} AS {call.type})"
-
-
-def _average(call: Call, total: str, count: str) -> str:
-    size = digits_of(call.type)
-    if call.kind.startswith("DECIMAL") and size is not None:
-        texts = f"CAST({total} AS VARCHAR), CAST({count} AS VARCHAR)"
-        return f"CAST(spark_divided({texts}, {size[0]}, {size[1]}) AS {call.type})"
-    # By way of text: the nearest double of a whole number of any size.
-    return f"(CAST(CAST({total} AS VARCHAR) AS DOUBLE) / {count})"
 
 
 class _Expressions:
@@ -260,16 +239,17 @@ class _Expressions:
                 return f"({inner})"
 
     def _sign(self, node: exp.Expr) -> str:
-        left, right = node.this, node.expression
+        left, right, sign = node.this, node.expression, _SIGNS[type(node)]
         if isinstance(right, exp.Interval):
             length = duration_of(right)
-            sign = _SIGNS[type(node)]
             us = in_us(length) if length is not None else 0
             return f"make_timestamp(epoch_us({self.text(left)}) {sign} {us})"
         if isinstance(node, exp.Is | exp.NullSafeEQ) and isinstance(right, exp.Null):
             return f"({is_null(left, self.text(left))})"
         written = self._compared if isinstance(node, _COMPARISONS) else self.text
-        return f"({written(left)} {_SIGNS[type(node)]} {written(right)})"
+        kind, texts = rounded_type(*map(self._type, (left, right))), [*map(written, (left, right))]
+        texts = [f"CAST({each} AS {kind})" for each in texts] if kind else texts
+        return f"({texts[0]} {sign} {texts[1]})"
 
     def _compared(self, node: exp.Expr) -> str:
         """Write a side of a comparison.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from typing import NamedTuple
 
 from sqlglot import exp
 
@@ -26,6 +27,22 @@ _UNITS_US = {
     "week": 604_800_000_000,
 }
 _PART = re.compile(r"\s*(\d+)\s*([a-z]+)\s*", re.IGNORECASE)
+
+
+class CalendarLength(NamedTuple):
+    """A length in days, or in months where `days` is None."""
+
+    days: int | None
+    months: int
+
+
+_CALENDAR = re.compile(r"([+-]?\d+) (day|week|month|year)s?", re.IGNORECASE)
+_CALENDAR_UNITS = {
+    "day": CalendarLength(1, 0),
+    "week": CalendarLength(7, 0),
+    "month": CalendarLength(None, 1),
+    "year": CalendarLength(None, 12),
+}
 
 
 def parse_duration(text: str) -> timedelta | None:
@@ -61,6 +78,19 @@ def duration_of(node: exp.Expr) -> timedelta | None:
         parts = [None if isinstance(each, exp.Literal) else duration_of(each) for each in sides]
         return sum((part for part in parts if part), timedelta()) if None not in parts else None
     return None
+
+
+def calendar_length(node: exp.Expr) -> CalendarLength | None:
+    """Read a length of whole days, weeks, months or years from an INTERVAL; None for another."""
+    if not isinstance(node, exp.Interval) or not isinstance(node.this, exp.Literal):
+        return None
+    unit = node.args.get("unit")
+    text = f"{node.this.name} {unit.name if unit is not None else ''}".strip()
+    part = _CALENDAR.fullmatch(text)
+    if part is None or len(part[1]) > 6:
+        return None
+    count, size = int(part[1]), _CALENDAR_UNITS[part[2].lower()]
+    return CalendarLength(None if size.days is None else count * size.days, count * size.months)
 
 
 def in_us(length: timedelta) -> int:

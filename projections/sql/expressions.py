@@ -29,6 +29,10 @@ AGGREGATES = (
     exp.CountIf,
     exp.LogicalOr,
     exp.LogicalAnd,
+    exp.GroupConcat,
+    exp.ArrayAgg,
+    exp.ArrayUniqueAgg,
+    exp.Quantile,
 )
 
 OPERATORS = _words(
@@ -65,6 +69,10 @@ _REASONS = {
     exp.Select: ("a subquery is not compiled here", "Join it: FROM x JOIN (SELECT …) y ON …."),
     exp.Exists: ("EXISTS is not compiled here", "Write it in WHERE, joined by AND alone."),
     exp.Placeholder: ("a placeholder has no value here", "Write the value."),
+    exp.Order: (
+        "an aggregate that lists values in another order than their own",
+        "Leave ORDER BY out: values are listed in ascending order.",
+    ),
     exp.Lambda: ("a lambda is not in the dialect", "Use plain expressions."),
 }
 _UNSTABLE = _words(
@@ -132,7 +140,9 @@ def _check_one(script: Script, found: exp.Expr, at: int, aggregates: bool) -> No
             "order of arrival)",
             at=at,
             fix="Aggregates: COUNT, SUM, AVG, MIN, MAX, COUNT(DISTINCT …), COUNT_IF, BOOL_AND, "
-            "BOOL_OR. A column beside GROUP BY gives its newest value.",
+            "BOOL_OR, MEDIAN, PERCENTILE, STRING_AGG, ARRAY_AGG. A column beside GROUP BY gives "
+            "its newest value; of each key the row with the greatest x is QUALIFY ROW_NUMBER() "
+            "OVER (PARTITION BY key ORDER BY x DESC) = 1.",
         )
     elif isinstance(found, exp.Anonymous) or (kind not in OPERATORS and kind not in FUNCTIONS):
         _refuse_other(script, found, at)

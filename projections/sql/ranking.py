@@ -14,6 +14,7 @@ from projections.sql.neighbours import converted, neighbour_default
 from projections.sql.places import offset_of
 from projections.sql.query import Output
 from projections.sql.resolving import Names
+from projections.sql.totals import KNOWN
 from projections.sql.tree import (
     Call,
     Computed,
@@ -39,6 +40,10 @@ _NEIGHBOURS: dict[type[exp.Expr], Function] = {
     exp.FirstValue: Function.FIRST_VALUE,
     exp.LastValue: Function.LAST_VALUE,
 }
+_OF_KNOWN: dict[type[exp.Expr], Function] = {
+    exp.FirstValue: Function.FIRST_KNOWN,
+    exp.LastValue: Function.LAST_KNOWN,
+}
 _FRAMES = (
     "Frames are ROWS BETWEEN n PRECEDING AND n FOLLOWING, each end also UNBOUNDED or CURRENT ROW, "
     "ROWS BETWEEN n PRECEDING AND m PRECEDING, and RANGE BETWEEN INTERVAL … PRECEDING AND CURRENT "
@@ -46,7 +51,8 @@ _FRAMES = (
 )
 _FUNCTIONS = (
     "Before OVER there are COUNT, SUM, AVG, MIN, MAX, COUNT_IF, BOOL_AND and BOOL_OR without "
-    "DISTINCT, ROW_NUMBER, RANK, DENSE_RANK, LAG, LEAD, FIRST_VALUE and LAST_VALUE."
+    "DISTINCT, ROW_NUMBER, RANK, DENSE_RANK, LAG, LEAD, FIRST_VALUE and LAST_VALUE, these two with "
+    "IGNORE NULLS as well."
 )
 _SO_FAR = Frame(rows=False, before=None, after=0)
 """What OVER with ORDER BY is about if it names no frame."""
@@ -140,8 +146,9 @@ class Windows:
         aggregate = window.this.this if isinstance(window.this, exp.Filter) else window.this
         if isinstance(aggregate, AGGREGATES):
             check(self._names.script, window.this, at=self._names.at, aggregates=True)
-        elif type(window.this) in _NEIGHBOURS:
-            value = window.this.this
+        elif type(window.this) in _NEIGHBOURS or isinstance(window.this, exp.IgnoreNulls):
+            inner = window.this.this
+            value = inner.this if isinstance(window.this, exp.IgnoreNulls) else inner
             check(self._names.script, value, at=offset_of(value, self._names.at), aggregates=False)
 
     def _called(self, window: exp.Expr) -> Called:
@@ -154,6 +161,9 @@ class Windows:
             return called
         if kind in _RANKS:
             return Called(function=_RANKS[kind], argument=None, kind="", type="INT")
+        if isinstance(found, exp.IgnoreNulls) and type(found.this) in _OF_KNOWN:
+            of, value = names.type_of(found.this.this), found.this.this
+            return Called(function=_OF_KNOWN[type(found.this)], argument=value, kind=of, type=of)
         if kind not in _NEIGHBOURS:
             word = "IGNORE NULLS" if isinstance(found, exp.IgnoreNulls) else found.key.upper()
             raise self._refusal(found, f"{word} before OVER is not compiled", fix=_FUNCTIONS)
@@ -173,7 +183,7 @@ class Windows:
     def _place(self, window: exp.Expr, called: Called) -> _Around:
         order = window.args.get("order")
         written = order.expressions if order is not None else []
-        ordered = (*_RANKS.values(), *_NEIGHBOURS.values())
+        ordered = (*_RANKS.values(), *_NEIGHBOURS.values(), *KNOWN)
         if called.function in ordered and not written:
             raise self._refusal(window, f"{called.function.upper()} needs ORDER BY in OVER")
         partition = tuple(self._keyed(each) for each in window.args.get("partition_by") or [])
@@ -182,9 +192,10 @@ class Windows:
         if called.function is Function.FIRST_VALUE and frame == _SO_FAR:
             # The first row of the partition, rows of equal order told apart.
             frame = Frame(rows=True, before=None, after=0)
-        if called.function in (Function.FIRST_VALUE, Function.LAST_VALUE):
+        if called.function in (Function.FIRST_VALUE, Function.LAST_VALUE, *KNOWN):
             if frame is None or not frame.rows:
-                raise self._refusal(window, f"{called.function.upper()} needs a frame of ROWS")
+                word = called.function.replace("_known", "_value ignore nulls").upper()
+                raise self._refusal(window, f"{word} needs a frame of ROWS")
         elif called.function in ordered:
             if window.args.get("spec") is not None:
                 raise self._refusal(window, f"{called.function.upper()} takes no frame")

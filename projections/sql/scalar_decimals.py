@@ -1,6 +1,6 @@
 """Arithmetic of decimals, alone and beside other numbers; see `projections.sql.scalar`.
 
-The type of a result is Spark's: it has room for every value, or Spark computes it alone.
+The type of a result is Spark's: what it has no room for is an error to both engines.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ def _computed(node: exp.Expr, types: TypeOf) -> Scalar | None:
     if isinstance(node, exp.Div):
         return _quotient(sides, ours, theirs)
     size, scale = _room(node, ours, theirs)
-    return _exact(node, sides, (ours, theirs), (size, scale)) if size <= MOST_DIGITS else None
+    # What has no room for all its digits keeps six behind the point: more are rounded away.
+    if size > MOST_DIGITS and scale > _LEAST_SCALE:
+        return None
+    return _exact(node, sides, (ours, theirs), (min(size, MOST_DIGITS), scale))
 
 
 def _size(side: exp.Expr, kind: str) -> Size | None:
@@ -53,9 +56,7 @@ def _size(side: exp.Expr, kind: str) -> Size | None:
 
 def _room(node: exp.Expr, ours: Size, theirs: Size) -> Size:
     if isinstance(node, exp.Mul):
-        size, scale = ours[0] + theirs[0] + 1, ours[1] + theirs[1]
-        # A product needs one digit less than Spark gives it; without a fraction it is spared.
-        return (MOST_DIGITS, 0) if (size, scale) == (MOST_DIGITS + 1, 0) else (size, scale)
+        return ours[0] + theirs[0] + 1, ours[1] + theirs[1]
     scale = max(ours[1], theirs[1])
     return max(ours[0] - ours[1], theirs[0] - theirs[1]) + scale + 1, scale
 
@@ -72,12 +73,12 @@ def _exact(
     return form(gives, f"CAST({left} {_SIGNS[type(node)]} {right} AS {gives})", *sides)
 
 
-def _quotient(sides: tuple[exp.Expr, exp.Expr], ours: Size, theirs: Size) -> Scalar | None:
+def _quotient(sides: tuple[exp.Expr, exp.Expr], ours: Size, theirs: Size) -> Scalar:
     scale = max(_LEAST_SCALE, ours[1] + theirs[0] + 1)
-    size = ours[0] - ours[1] + theirs[1] + scale
-    # What has no room for all its digits Spark rounds more than once.
-    if size > MOST_DIGITS:
-        return None
+    whole = ours[0] - ours[1] + theirs[1]
+    # Where there is no room for all digits those before the point come first.
+    scale = max(min(scale, MOST_DIGITS - whole), _LEAST_SCALE)
+    size = min(whole + scale, MOST_DIGITS)
     gives = f"DECIMAL({size},{scale})"
     texts = "CAST({0} AS VARCHAR), CAST({1} AS VARCHAR)"
     return form(gives, f"CAST(spark_divided({texts}, {size}, {scale}) AS {gives})", *sides)

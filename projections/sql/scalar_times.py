@@ -9,6 +9,8 @@ from collections.abc import Mapping
 
 from sqlglot import exp
 
+from projections.sql import scalar_decimals
+from projections.sql.durations import calendar_length
 from projections.sql.scalar import WHOLE, Rule, Scalar, TypeOf, form, literal_text
 
 _TIMES = ("DATE", "TIMESTAMP")
@@ -163,8 +165,28 @@ def _units_between(node: exp.Expr, types: TypeOf) -> Scalar | None:
     return form("BIGINT", f"((epoch_us({{0}}) - epoch_us({{1}})) // {size})", *parts)
 
 
+def _moved(node: exp.Expr, types: TypeOf) -> Scalar | None:
+    """Read days, months or years that are added to a time; see `certified` for others."""
+    length = calendar_length(node.expression)
+    kind = types(node.this)
+    if length is None or kind not in _TIMES or (kind == "TIMESTAMP" and length.days is not None):
+        return None
+    count = length.months if length.days is None else length.days
+    unit = "months" if length.days is None else "days"
+    count = -count if isinstance(node, exp.Sub) else count
+    return form(kind, f"CAST({{0}} + to_{unit}({count}) AS {kind})", node.this)
+
+
+def calculated(node: exp.Expr, types: TypeOf) -> Scalar | None:
+    """Read a sum or a difference: a time and a length, or numbers."""
+    lengthy = isinstance(node.expression, exp.Interval)
+    rule = _moved if lengthy else scalar_decimals.CLASSES[type(node)]
+    return rule(node, types)
+
+
 CLASSES: Mapping[type[exp.Expr], Rule] = {
     **dict.fromkeys(_CLASS_FIELDS, _field_by_class),
+    **dict.fromkeys((exp.Add, exp.Sub), calculated),
     exp.Extract: _extract,
     exp.TsOrDsAdd: _days_later,
     exp.DateDiff: _days_between,

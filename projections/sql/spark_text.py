@@ -10,7 +10,7 @@ from sqlglot import exp
 from projections.sql.catalog import Column
 from projections.sql.decimals import FLOATING, INTEGERS
 from projections.sql.expressions import render
-from projections.sql.totals import divided_sql, total_sql
+from projections.sql.totals import divided_sql, ordered_sql, total_sql
 from projections.sql.tree import Call, Exploded, Function
 from schemas.identifiers import spark_name
 
@@ -67,6 +67,10 @@ class SparkText:
         """Write an AVG from the exact total of its values and their number, NULL for none."""
         assert call.kind in INTEGERS, "Spark rounds a quotient of decimals in a way of its own"
         return divided_sql(total, count)
+
+    def ordered(self, call: Call, value: str, over: str) -> str:
+        """Write what is made of values in ascending order, or of those that are not NULL."""
+        return ordered_sql(call, value, over)
 
     def rank(self, call: str) -> str:
         """Write a rank as an INT, from the call that gives it."""

@@ -8,6 +8,15 @@ An average of whole numbers is their exact total divided once.
 from __future__ import annotations
 
 from projections.sql.decimals import FLOATING, INTEGERS
+from projections.sql.expressions import render
+from projections.sql.tree import Call, Function
+
+RANKS = (Function.RANK, Function.DENSE_RANK)
+"""Functions for which rows of equal order are one; all others tell such rows apart."""
+KNOWN = (Function.FIRST_KNOWN, Function.LAST_KNOWN)
+"""Of the values that are not NULL the first and the last."""
+ORDERED = (Function.LIST, Function.VALUES, Function.PERCENTILE, *KNOWN)
+"""These, and what is made of values in ascending order: one text, an array, a percentile."""
 
 
 def total_sql(value: str, kind: str, *, average: bool, distinct: bool, over: str = "") -> str:
@@ -24,6 +33,42 @@ def total_sql(value: str, kind: str, *, average: bool, distinct: bool, over: str
         # The smaller numbers are too few to get that far. The cast refuses a total out of range.
         return f"CAST(sum({word}CAST({value} AS DECIMAL(20, 0))){over} AS BIGINT)"
     return f"{'avg' if average else 'sum'}({word}{value}){over}"
+
+
+def ordered_sql(call: Call, value: str, over: str) -> str:
+    """Write what is made of values in ascending order, or of those that are not NULL."""
+    gathered = f"{'collect_set' if call.distinct else 'collect_list'}({value}){over}"
+    count = f"count({value}){over}"
+    match call.function:
+        case Function.FIRST_KNOWN | Function.LAST_KNOWN:
+            word = "first_value" if call.function is Function.FIRST_KNOWN else "last_value"
+            return f"{word}({value}) IGNORE NULLS{over}"
+        case Function.VALUES:
+            return f"array_sort({gathered})"
+        case Function.LIST:
+            assert call.default is not None, "a list has something between two values"
+            listed = f"array_join(array_sort({gathered}), {render(call.default)})"
+            return f"CASE WHEN {count} > 0 THEN {listed} END"
+        case _:
+            # There are two zeros: without a sign it is one.
+            values = f"array_sort(collect_list(CAST({value} AS DOUBLE) + 0D){over})"
+            part = "0.5" if call.default is None else call.default.name
+            return percentile_sql(f"CAST('{part}' AS DOUBLE)", count, values, "element_at", "INT")
+
+
+def percentile_sql(part: str, count: str, values: str, element: str, place: str) -> str:
+    """Write the value below which a part of sorted ones lies, between two of them in proportion.
+
+    Both engines have the same operations, in this order: those of Spark's own percentile.
+    """
+    at = f"({part} * CAST({count} - 1 AS DOUBLE))"
+    low, high = f"floor({at})", f"ceil({at})"
+    first, second = (f"{element}({values}, CAST({end} + 1 AS {place}))" for end in (low, high))
+    above, below = f"(CAST({high} AS DOUBLE) - {at})", f"({at} - CAST({low} AS DOUBLE))"
+    between = f"({above} * {first}) + ({below} * {second})"
+    return (
+        f"CASE WHEN {count} > 0 THEN CASE WHEN {low} = {high} THEN {first} ELSE {between} END END"
+    )
 
 
 def divided_sql(total: str, count: str) -> str:

@@ -45,10 +45,11 @@ class Function(StrEnum):
     LEAD = "lead"
     FIRST_VALUE = "first_value"
     LAST_VALUE = "last_value"
-
-
-RANKS = (Function.RANK, Function.DENSE_RANK)
-"""Functions for which rows of equal order are one; all others tell such rows apart."""
+    FIRST_KNOWN = "first_known"
+    LAST_KNOWN = "last_known"
+    LIST = "list"
+    VALUES = "values"
+    PERCENTILE = "percentile"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +57,8 @@ class Call:
     """One function over rows. `argument` is a column; None counts rows.
 
     `kind` is the argument's type and `type` the result's, both empty where they are not certain.
-    `default` is what LAG and LEAD give where there is no neighbour, of the argument's type.
+    `default` is what LAG and LEAD give where there is no neighbour, of the argument's type, what a
+    LIST has between values, and the part below a PERCENTILE.
     """
 
     name: str

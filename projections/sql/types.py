@@ -50,6 +50,7 @@ _STRINGS = (
     exp.RegexpReplace,
     exp.RegexpExtract,
     exp.SplitPart,
+    exp.JSONExtractScalar,
 )
 _DOUBLES = (exp.Sqrt, exp.Cbrt, exp.Exp, exp.Ln, exp.Log, exp.Pow, exp.Sin, exp.Cos, exp.Tan)
 _BIGINTS = (exp.IntDiv, exp.Count, exp.CountIf, exp.UnixMicros, exp.UnixMillis, exp.UnixSeconds)

@@ -128,6 +128,12 @@ coalesce(p, h); greatest(i, n); least(x, i); greatest(p, q); nvl2(i, 1, 2); nvl2
 nvl2(b, i, n); zeroifnull(x); isnull(i); isnotnull(s); abs(p); -p; nullif(p, 0)
 CASE WHEN b THEN p ELSE 0 END; if(b, i, n); if(b, p, h); CASE WHEN b THEN x ELSE i END
 p / nullif(q, 0); p / 3; p / j; h / nullif(p, 0); 3 / nullif(p, 0); p * 2; p + 1; p - 10; q * p
+CAST(h AS DECIMAL(32, 4)) * CAST(p AS DECIMAL(16, 2)); CAST(h AS DECIMAL(38, 4)) - p
+CAST(h AS DECIMAL(38, 4)) / nullif(CAST(p AS DECIMAL(38, 4)), 0); h * p / nullif(q, 0)
+h / nullif(CAST(q AS DECIMAL(38, 8)), 0); CAST(h AS DECIMAL(38, 4)) > o * 1.1
+CAST(h AS DECIMAL(38, 2)) > CAST(h AS DECIMAL(38, 4)); o = CAST(p AS DECIMAL(38, 2)); o < h
+e + INTERVAL '1' MONTH; e - INTERVAL 2 YEARS; e + INTERVAL '3' DAY; e - INTERVAL 2 WEEKS
+w + INTERVAL 1 MONTH; w - INTERVAL '1' YEAR
 x * p; p + x; x / nullif(p, 0); x - o; round(p * 1.19, 2); coalesce(p, 0) * 2
 CAST(t AS DATE); CAST(d AS TIMESTAMP); CAST(t AS STRING); CAST(d AS STRING); to_date(t)
 date_add(e, 3); date_sub(e, 3); date_add(w, j); datediff(d, e); datediff(t, e); dayofweek(d)

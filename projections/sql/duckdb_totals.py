@@ -1,0 +1,58 @@
+"""Aggregates in DuckDB's words that do not depend on the order in which rows are added."""
+
+from __future__ import annotations
+
+from projections.sql.decimals import FLOATING, digits_of
+from projections.sql.scalar import quoted
+from projections.sql.totals import percentile_sql
+from projections.sql.tree import Call, Function
+
+
+def total(call: Call, value: str, over: str) -> str:
+    """Write SUM or AVG of a value, the same in whatever order the rows are added."""
+    word = "DISTINCT " if call.distinct else ""
+    count = f"nullif(count({word}{value}){over}, 0)"
+    averaged = call.function is Function.AVG
+    if call.kind in FLOATING:
+        values = f"list({word}CAST({value} AS DOUBLE)){over}"
+        # A list takes NULL too, where a sum passes over it.
+        known = f"list_filter({values}, lambda one: one IS NOT NULL)"
+        added = (
+            f"CASE WHEN len({known}) > 0 THEN list_reduce(list_sort({known}), "
+            "lambda total, one: total + one) END"
+        )
+        return f"(({added}) / {count})" if averaged else f"({added})"
+    whole = f"sum({word}{value}){over}"
+    return average(call, whole, count) if averaged else f"CAST({whole} AS {call.type})"
+
+
+def average(call: Call, total: str, count: str) -> str:
+    """Write an AVG from the exact total of its values and their number, NULL for none."""
+    size = digits_of(call.type)
+    if call.kind.startswith("DECIMAL") and size is not None:
+        texts = f"CAST({total} AS VARCHAR), CAST({count} AS VARCHAR)"
+        return f"CAST(spark_divided({texts}, {size[0]}, {size[1]}) AS {call.type})"
+    # By way of text: the nearest double of a whole number of any size.
+    return f"(CAST(CAST({total} AS VARCHAR) AS DOUBLE) / {count})"
+
+
+def ordered(call: Call, value: str, over: str) -> str:
+    """Write what is made of values in ascending order, or of those that are not NULL."""
+    word = "DISTINCT " if call.distinct else ""
+    match call.function:
+        case Function.FIRST_KNOWN | Function.LAST_KNOWN:
+            name = "first_value" if call.function is Function.FIRST_KNOWN else "last_value"
+            return f"{name}({value} IGNORE NULLS){over}"
+        case Function.LIST:
+            assert call.default is not None, "a list has something between two values"
+            return f"string_agg({word}{value}, {quoted(call.default.name)} ORDER BY {value}){over}"
+        case Function.PERCENTILE:
+            values = f"list(CAST({value} AS DOUBLE) + CAST(0 AS DOUBLE)){over}"
+            known = f"list_sort(list_filter({values}, lambda one: one IS NOT NULL))"
+            part = "0.5" if call.default is None else call.default.name
+            count = f"count({value}){over}"
+            return percentile_sql(
+                f"CAST('{part}' AS DOUBLE)", count, known, "list_extract", "BIGINT"
+            )
+        case _:
+            raise AssertionError(f"{call.function} is Spark's alone")
