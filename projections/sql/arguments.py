@@ -16,6 +16,8 @@ from projections.sql.all_groups import with_all_groups
 from projections.sql.comma_joins import with_conditions
 from projections.sql.element_forms import with_explosions
 from projections.sql.expressions import FUNCTIONS, OPERATORS, render
+from projections.sql.ksql_words import without_ksql_words
+from projections.sql.other_forms import with_own_forms
 from projections.sql.places import Script
 from projections.sql.refusals import refuse_forms, refuse_words
 from projections.sql.tokens import SPARK, parsed
@@ -29,10 +31,11 @@ _MARK = "a_mark_{}_"
 
 def read_query(script: Script, tokens: list[Token]) -> exp.Expr:
     """Read the tokens of a query as Spark SQL. Raises `InvalidRequest` at what is none."""
-    tokens = without_table_functions(script, tokens)
+    tokens = without_table_functions(script, without_ksql_words(script, tokens))
     _refuse_surplus(script, tokens)
     refuse_words(script, tokens)
-    query = with_explosions(script, refuse_forms(script, parsed(script, tokens)))
+    query = with_own_forms(parsed(script, tokens))
+    query = with_explosions(script, refuse_forms(script, query))
     query = with_all_groups(query)
     return with_conditions(with_windows(query))
 

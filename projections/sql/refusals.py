@@ -18,25 +18,9 @@ _WORDS = {
         "Write from_utc_timestamp(t, 'Europe/Berlin') for what clocks there show at a moment, "
         "to_utc_timestamp(t, 'Europe/Berlin') for the moment at which they show t.",
     ),
-    ("EMIT", "CHANGES"): (
-        "EMIT CHANGES is not read: a projection is kept by itself",
-        "Leave it out; what is given out is an option, as WITH (emit = 'final').",
-    ),
     ("EMIT", "FINAL"): (
         "EMIT FINAL is not read",
         "Write it as an option of the projection: WITH (emit = 'final').",
-    ),
-    ("WINDOW", "TUMBLING", "("): (
-        "WINDOW TUMBLING is not read",
-        "Group by the window: GROUP BY key, TUMBLE(occurred_at, '1 hour').",
-    ),
-    ("WINDOW", "HOPPING", "("): (
-        "WINDOW HOPPING is not read",
-        "Group by the window: GROUP BY key, HOP(occurred_at, '10 minutes', '1 hour').",
-    ),
-    ("WINDOW", "SESSION", "("): (
-        "WINDOW SESSION is not read",
-        "Group by the session: GROUP BY key, SESSION(occurred_at, '30 minutes').",
     ),
 }
 """AT TIME ZONE turns to the zone what has none, and from it what has one; Spark has it not."""
@@ -68,12 +52,6 @@ def refuse_forms(script: Script, query: exp.Expr) -> exp.Expr:
 
 
 def _said(found: exp.Expr) -> tuple[str, str] | None:
-    if isinstance(found, exp.Lateral) and isinstance(found.this, exp.Subquery):
-        return (
-            "LATERAL is not compiled",
-            "Join a query by what it equates: LEFT JOIN (SELECT key, MAX(x) AS x FROM t GROUP BY "
-            "key) y ON y.key = …; one aggregate may stand in SELECT as a subquery.",
-        )
     if isinstance(found, exp.Any | exp.All) and isinstance(found.parent, exp.Predicate):
         return (
             f"{found.key.upper()} behind a comparison is not compiled",

@@ -14,6 +14,8 @@ from projections.sql.shape import HIDDEN_TABLE, INGESTED_AT, InputKind
 
 WINDOW_COLUMNS = {"window_start": "__window_start", "window_end": "__window_end"}
 PROCESSING_TIME = INGESTED_AT.removeprefix("_")
+ROW_TIME = "rowtime"
+"""ksqlDB's name for the event time of a row, where no input has a column of that name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +122,7 @@ class QueryScope:
                 at=at,
                 fix=f"Name them: {', '.join(c.name for c in self.sources[0].relation.columns)}.",
             )
-        parts = [str(part.name) for part in node.parts]
+        parts = self._without_row_time([str(part.name) for part in node.parts])
         if len(parts) == 1 and self.window and parts[0].lower() in WINDOW_COLUMNS:
             return _made(self.sources[0].alias, WINDOW_COLUMNS[parts[0].lower()], at)
         source = self._by_alias(parts[0]) if len(parts) > 1 else None
@@ -139,6 +141,14 @@ class QueryScope:
                 f"{', '.join(c.name for c in source.columns.values() if c.name != INGESTED_AT)}.",
             )
         return self._with_fields(_made(source.alias, column.name, at), fields, column, at)
+
+    def _without_row_time(self, parts: list[str]) -> list[str]:
+        """Return the column that ROWTIME stands for; other names as they are."""
+        source = self.sources[0] if len(parts) == 1 else self._by_alias(parts[0])
+        if parts[-1].lower() != ROW_TIME or len(parts) > 2 or source is None:
+            return parts
+        known = self.knows(ROW_TIME) or source.relation.event_time is None
+        return parts if known else [source.alias, source.relation.event_time or ""]
 
     def _with_fields(self, made: exp.Expr, fields: list[str], column: Column, at: int) -> exp.Expr:
         kind = column.type.upper()

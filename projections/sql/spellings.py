@@ -1,5 +1,7 @@
 """Statements as Flink spells them: `CREATE TABLE … WITH`, `CREATE VIEW`, `INSERT INTO … SELECT`.
 
+`CREATE MATERIALIZED VIEW … AS` and ksqlDB's `CREATE TABLE … AS` are such insertions.
+
 Each is written anew as the statement of the dialect that means the same: a table becomes a source
 or the name of a log, a view a query of WITH, an insertion a projection. What is kept and deployed
 is that text; a refusal names the place in the text as it was written.
@@ -55,6 +57,9 @@ class Spellings:
         None for a statement that is in these words already.
         """
         words = [token.text.upper() for token in tokens[:4]]
+        made = _created(tokens)
+        if made is not None:
+            return self._insertion(made)
         if words[:2] == ["CREATE", "TABLE"]:
             return self._table(tokens)
         if words[:2] == ["CREATE", "VIEW"] or words[:3] == ["CREATE", "TEMPORARY", "VIEW"]:
@@ -96,8 +101,9 @@ class Spellings:
 
     def _insertion(self, tokens: list[Token]) -> Script:
         cursor = TokenCursor(self.script, tokens, form=_INSERT_FORM)
-        cursor.expect("INSERT")
-        cursor.expect("INTO")
+        if not cursor.take("CREATE"):
+            cursor.expect("INSERT")
+            cursor.expect("INTO")
         at = cursor.at
         written = cursor.name("the name of a table")
         target = self._tables.get(written.lower())
@@ -114,6 +120,7 @@ class Spellings:
                 fix=f"Insert into another name, or declare it: CREATE TABLE {written} (…) WITH "
                 "('connector' = 'projection').",
             )
+        cursor.take("AS")
         if not cursor.rest:
             raise cursor.refusal("expected a SELECT")
         pieces, query = self._pieces(list(cursor.rest))
@@ -143,6 +150,8 @@ class Spellings:
     def _groups(self, query: exp.Expr, written: str, at: int) -> str:
         """Return the columns of the result that a query is grouped by: they are the key."""
         group = query.args.get("group")
+        if isinstance(query, exp.Select) and group is None and query.args.get("distinct"):
+            return ", ".join(each.alias_or_name for each in query.expressions)
         names = []
         for each in group.expressions if group is not None else ():
             names += _items_of(query, each)[:1]
@@ -219,6 +228,23 @@ class Spellings:
 
     def _at(self, text: str, at: int) -> Script:
         return _spliced(self.script, [Piece(text, at, False)])
+
+
+def _created(tokens: list[Token]) -> list[Token] | None:
+    """Return CREATE and what stands behind the words that say what kind of view a SELECT makes.
+
+    Those of Materialize and RisingWave are materialized, those of ksqlDB tables and streams.
+    """
+    words = [token.text.upper() for token in tokens[:10]]
+    place = 3 if words[1:3] == ["OR", "REPLACE"] else 1
+    kinds = (["MATERIALIZED", "VIEW"], ["TABLE"], ["STREAM"])
+    kind = next((each for each in kinds if words[place : place + len(each)] == each), None)
+    if words[:1] != ["CREATE"] or kind is None:
+        return None
+    place += len(kind)
+    place += 3 if words[place : place + 3] == ["IF", "NOT", "EXISTS"] else 0
+    plain = words[place + 1 : place + 2] == ["AS"]
+    return [tokens[0], *tokens[place:]] if plain else None
 
 
 def _spliced(script: Script, pieces: Sequence[Piece]) -> Script:

@@ -11,11 +11,13 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from sqlglot import Token, TokenType, exp
+from sqlglot.errors import SqlglotError
 
 from kernel.errors import InvalidRequest
+from projections.sql.durations import duration_of, in_us
 from projections.sql.expressions import render
 from projections.sql.places import Script, offset_of
-from projections.sql.tokens import retyped
+from projections.sql.tokens import SPARK, retyped
 from projections.sql.windows import WindowKind
 
 _OPENS, _CLOSES = TokenType.L_PAREN, TokenType.R_PAREN
@@ -36,10 +38,76 @@ def without_table_functions(script: Script, tokens: list[Token]) -> list[Token]:
 
     Behind it no word of them is left.
     """
-    made = tokens
+    made = _in_full(tokens)
     while (place := _table_function(made)) is not None:
         made = _with_group(script, made, place)
     return made
+
+
+_NAMES = {"DATA": 0, "TIMECOL": 1, "SLIDE": 2, "STEP": 2, "GAP": 2, "SIZE": 3}
+"""Names by which Flink knows the arguments, and their order."""
+
+
+def _in_full(tokens: list[Token]) -> list[Token]:
+    """Write windows of tables as TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), size)), as Flink does.
+
+    Others leave TABLE and DESCRIPTOR out, or name the arguments.
+    """
+    made = [*tokens]
+    place = 0
+    while place < len(made) - 2:
+        end = place + 2 + _end(made[place + 2 :])
+        if not _is_window_of_table(made, place) or end >= len(made):
+            place += 1
+            continue
+        parts = _ordered(_listed(made[place + 2 : end]))
+        inside = (
+            made[place - 1].token_type is _OPENS and made[place - 2].token_type is TokenType.TABLE
+        )
+        comma = _like(made[place], TokenType.COMMA, ",")
+        whole = [
+            *made[place : place + 2],
+            *_joined(_of_table(parts, made[place]), [comma]),
+            made[end],
+        ]
+        if not inside:
+            word = _like(made[place], TokenType.TABLE, "TABLE")
+            whole = [word, _like(word, _OPENS, "("), *whole, _like(word, _CLOSES, ")")]
+        made[place : end + 1] = whole
+        place += 3
+    return made
+
+
+def _is_window_of_table(tokens: Sequence[Token], place: int) -> bool:
+    before = tokens[place - 1].token_type if place else None
+    within = before is _OPENS and place > 1 and tokens[place - 2].token_type is TokenType.TABLE
+    named = tokens[place].text.upper() in (*WindowKind.__members__, "SESSION")
+    opened = tokens[place + 1].token_type is _OPENS
+    return named and opened and (within or before in (TokenType.FROM, TokenType.JOIN))
+
+
+def _ordered(parts: list[list[Token]]) -> list[list[Token]]:
+    """Put arguments that are named in the order of those that are not."""
+    named = [len(part) > 2 and part[1].token_type is TokenType.FARROW for part in parts]
+    if not all(named) or any(part[0].text.upper() not in _NAMES for part in parts):
+        return parts
+    return [part[2:] for part in sorted(parts, key=lambda part: _NAMES[part[0].text.upper()])]
+
+
+def _of_table(parts: list[list[Token]], at: Token) -> list[list[Token]]:
+    """Put TABLE before the first argument, and DESCRIPTOR around the second one."""
+    made = [*parts]
+    if made and not _is_of_table(made[0]):
+        made[0] = [_like(at, TokenType.TABLE, "TABLE"), *made[0]]
+    if len(made) > 1 and not _is_descriptor(made[1]):
+        opened, closed = _like(at, _OPENS, "("), _like(at, _CLOSES, ")")
+        made[1] = [_like(at, TokenType.VAR, "DESCRIPTOR"), opened, *made[1], closed]
+    return made
+
+
+def _like(at: Token, kind: TokenType, text: str) -> Token:
+    """Return a token at the place of another one."""
+    return Token(kind, text, at.line, at.col, at.start, at.end, [])
 
 
 def _table_function(tokens: Sequence[Token]) -> int | None:
@@ -59,25 +127,67 @@ def _with_group(script: Script, tokens: list[Token], place: int) -> list[Token]:
     call = tokens[place + 2 : end]
     parts = _listed(call[2:-1])
     word = call[0].text.upper() if call else ""
-    known = word in WindowKind.__members__ and len(parts) > 2
+    known = word in (*WindowKind.__members__, "SESSION") and len(parts) > 2
     if not known or not _is_of_table(parts[0]) or not _is_descriptor(parts[1]):
         raise _refusal(script, at, "TABLE(…) is not a window of a table that is known here")
     stream, table = parts[0][1], parts[0][2:]
+    by = next(
+        (p for p, each in enumerate(table) if each.token_type is TokenType.PARTITION_BY), None
+    )
+    partitions, table = ([], table) if by is None else (_listed(table[by + 1 :]), table[:by])
     if table and stream.token_type is TokenType.VAR and stream.text.upper() == "STREAM":
         stream = retyped(stream, TokenType.STREAM)
     window = [*call[:2], *_joined([parts[1][2:-1], *parts[2:]], call), call[-1]]
     rest = tokens[end + 1 :]
     first = next((p for p, level in _levels(rest) if _is_group(rest[p], level)), None)
     if first is None:
-        raise _refusal(script, at, f"{word} of a table without GROUP BY")
+        made = _windows_of_rows(word, parts, [stream, *table], tokens[place])
+        if made is None:
+            raise _refusal(script, at, f"{word} of a table without GROUP BY")
+        return [*tokens[:place], *made, *rest]
     stop = first + 1 + _end(rest[first + 1 :], *_BEHIND_GROUP)
     groups = _listed(rest[first + 1 : stop])
     others = [each for each in groups if not _is_bound(each)]
     bounds = {each[0].text.lower() for each in groups if _is_bound(each)}
     if not bounds or (word == WindowKind.CUMULATE and "window_end" not in bounds):
         raise _refusal(script, at, f"{word} of a table that GROUP BY does not name")
-    by = _joined([*others, window], call)
-    return [*tokens[:place], stream, *table, *rest[: first + 1], *by, *rest[stop:]]
+    if word == "SESSION" and {*map(_words, partitions)} != {*map(_words, others)}:
+        raise _refusal(script, at, "SESSION of a table by other columns than GROUP BY")
+    grouped = _joined([*others, window], call)
+    return [*tokens[:place], stream, *table, *rest[: first + 1], *grouped, *rest[stop:]]
+
+
+def _windows_of_rows(
+    word: str, parts: list[list[Token]], table: Sequence[Token], at: Token
+) -> list[Token] | None:
+    """Return a query of the rows of a table, each with its one window beside its columns."""
+    time, size = _words(parts[1][2:-1]), _length(parts[2])
+    names = all(token.token_type in (TokenType.VAR, TokenType.DOT) for token in parts[1][2:-1])
+    if word != WindowKind.TUMBLE or len(parts) > 3 or not names or not size:
+        return None
+    micros = f"unix_micros({time})"
+    start = f"{micros} - pmod({micros}, {size})"
+    text = (
+        f"(SELECT *, timestamp_micros({start}) AS window_start, "
+        f"timestamp_micros({start} + {size}) AS window_end FROM"
+    )
+    made = [_like(at, each.token_type, each.text) for each in SPARK.tokenize(text)]
+    return [*made, *table, _like(at, _CLOSES, ")")]
+
+
+def _length(part: Sequence[Token]) -> int:
+    """Return a length in microseconds; 0 for what is none."""
+    quoted = (f"'{t.text}'" if t.token_type is TokenType.STRING else t.text for t in part)
+    try:
+        (query,) = SPARK.parse(f"SELECT {' '.join(quoted)}")
+    except SqlglotError:
+        return 0
+    length = duration_of(query.expressions[0]) if isinstance(query, exp.Select) else None
+    return in_us(length) if length else 0
+
+
+def _words(part: Sequence[Token]) -> str:
+    return " ".join(token.text.lower() for token in part)
 
 
 def _refusal(script: Script, at: int, message: str) -> InvalidRequest:

@@ -34,9 +34,6 @@ def rows_sql(query: str) -> str:
         (f"SELECT position, unix_timestamp({AT}) AS e {FROM}", "unix_timestamp", "unix_seconds"),
         (f"SELECT position, dateadd(HOUR, 3, {AT}) AS e {FROM}", "dateadd", "t + INTERVAL 3 HOUR"),
         (f"SELECT position, unix_timestamp() AS e {FROM}", "another value at every run", "a time"),
-        (f"{GROUPS} GROUP BY carrier EMIT CHANGES", "EMIT CHANGES", "Leave it out"),
-        (f"{GROUPS} WINDOW TUMBLING (SIZE 1 HOUR) GROUP BY carrier", "TUMBLING", "TUMBLE("),
-        (f"{GROUPS} WINDOW SESSION (5 MINUTES) GROUP BY carrier", "SESSION", "SESSION("),
         (f"SELECT position, a {FROM} PIVOT (SUM(delay) FOR carrier IN ('a'))", "PIVOT", "FILTER"),
         (f"SELECT position, v {FROM} UNPIVOT (v FOR c IN (delay))", "UNPIVOT", "UNION ALL"),
         (f"{PIVOT}(SUM(delay) FOR carrier IN ('a-b'))", "without a name", "'north-east' AS"),
@@ -55,7 +52,7 @@ def rows_sql(query: str) -> str:
             "as many parts",
             "P",
         ),
-        (f"SELECT a.position {FROM} a LEFT JOIN LATERAL ({JOINED}) b ON true", "LATERAL", "Join"),
+        (f"SELECT a.position {FROM} a LEFT JOIN LATERAL ({JOINED}) b ON true", "LATERAL", "Equate"),
         (
             f"SELECT DISTINCT ON (carrier) position {FROM} ORDER BY carrier",
             "DISTINCT ON",

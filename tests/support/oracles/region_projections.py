@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from math import ceil, floor
 
 from tests.support.oracles.sql_world import START, Fact, Row, World
 
@@ -179,6 +180,39 @@ def _before(world: World) -> list[Row]:
                     "late_before": facts[place - 1].delay if place else -1,
                 }
             )
+    return rows
+
+
+def _ascending(world: World) -> list[Row]:
+    return [
+        {
+            "flight": flight,
+            "origins": "|".join(sorted(f.origin for f in facts)),
+            "carriers": ",".join(sorted({f.carrier for f in facts if f.carrier})) or None,
+            "middle": _percentile([f.delay for f in facts if f.delay is not None], 0.5),
+            "far": _percentile([f.distance for f in facts], 0.9),
+        }
+        for flight, facts in _by(world.facts, _flight).items()
+    ]
+
+
+def _percentile(values: Iterable[float], part: float) -> float | None:
+    known = sorted(map(float, values))
+    at = part * (len(known) - 1)
+    low, high = floor(at), ceil(at)
+    if not known or low == high:
+        return known[low] if known else None
+    return (high - at) * known[low] + (at - low) * known[high]
+
+
+def _known(world: World) -> list[Row]:
+    rows: list[Row] = []
+    for facts in _by(world.facts, _flight).values():
+        for place, fact in enumerate(facts):
+            known = [f.delay for f in facts[: place + 1] if f.delay is not None]
+            near = [f.delay for f in facts[max(0, place - 1) : place + 2] if f.delay is not None]
+            last, first = known[-1] if known else None, near[0] if near else None
+            rows.append({"position": fact.position, "last": last, "first": first})
     return rows
 
 
@@ -372,6 +406,23 @@ CASES = {
             "ROWS BETWEEN 3 PRECEDING AND 2 PRECEDING)",
         ).replace("OVER o", "OVER (PARTITION BY flight ORDER BY occurred_at)"),
         _before,
+    ),
+    "values in ascending order": _case(
+        "ascending",
+        "flight",
+        "SELECT flight, STRING_AGG(origin, '|') AS origins, MEDIAN(delay) AS middle, "
+        "STRING_AGG(DISTINCT carrier, ',') AS carriers, PERCENTILE(distance, 0.9) AS far "
+        f"FROM (SELECT flight, origin, carrier, delay, distance {FROM}) x GROUP BY flight",
+        _ascending,
+    ),
+    "known values": _case(
+        "known",
+        "position",
+        "SELECT position, LAST_VALUE(delay) IGNORE NULLS OVER (PARTITION BY flight "
+        "ORDER BY occurred_at ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS last, "
+        "FIRST_VALUE(delay) IGNORE NULLS OVER (PARTITION BY flight ORDER BY occurred_at "
+        f"ROWS BETWEEN 1 PRECEDING AND 1 FOLLOWING) AS first {FROM}",
+        _known,
     ),
     "neighbours that are not there": _case(
         "neighbours",
