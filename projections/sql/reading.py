@@ -14,6 +14,7 @@ from sqlglot import exp
 
 from projections.sql import joins
 from projections.sql.catalog import Catalog, Relation
+from projections.sql.constant_days import with_days
 from projections.sql.constant_rows import ConstantRows, constant_rows
 from projections.sql.element_forms import is_of_elements, refuse_before_outer
 from projections.sql.emission import emitted
@@ -24,9 +25,13 @@ from projections.sql.first_rows import with_first_rows
 from projections.sql.group_choice import choice_of
 from projections.sql.grouping import GroupTexts, grouped
 from projections.sql.grouping_sets import has_sets, queries_of_sets
+from projections.sql.having_subqueries import without_having_subqueries
+from projections.sql.input_columns import InputColumns
 from projections.sql.inputs import source_at
+from projections.sql.laterals import without_laterals
 from projections.sql.match_clause import MatchClause, clause_of, refuse_further
 from projections.sql.matching import matched
+from projections.sql.name_lists import with_names
 from projections.sql.named_windows import with_named_windows
 from projections.sql.outer_joins import full, mirrored, shared_columns, side_of
 from projections.sql.parse import ProjectionDecl
@@ -68,9 +73,15 @@ _AROUND = ("this", "expression", "distinct", "with_", "alias", "pivots")
 
 def read_tree(decl: ProjectionDecl, catalog: Catalog) -> Newest:
     """Read a projection's query. Raises `InvalidRequest` for what the dialect lacks."""
-    reader = _Reader(script=decl.script, catalog=catalog, at=decl.offset, matches=decl.matches)
+    reader = _Reader(
+        script=decl.script,
+        catalog=catalog,
+        at=decl.offset,
+        matches=decl.matches,
+        inputs=InputColumns(decl.script, catalog, at=decl.offset),
+    )
     # What it refuses may be deployed: a text that is only read is refused nothing here.
-    node = reader.query(with_named_windows(decl.script, decl.query.copy()), {})
+    node = reader.query(with_named_windows(decl.script, with_days(decl.query.copy())), {})
     known = {each.name.lower(): each.name for each in node.columns}
     for name in decl.key:
         if name.lower() not in known:
@@ -94,10 +105,12 @@ class _Reader:
     catalog: Catalog
     at: int
     matches: tuple[MatchClause, ...]
+    inputs: InputColumns
     scanned: int = field(default=0)
 
     def query(self, node: exp.Expr, named: Mapping[str, exp.Expr]) -> Node:
         """Read a SELECT or a union. `named` are the queries of WITH around it."""
+        node = self.inputs.fixed(node, {**named, **self._with(node)})
         node = with_first_rows(self.script, node, offset_of(node, self.at))
         named = {**named, **self._with(node)}
         if not isinstance(node, exp.Select):
@@ -129,19 +142,11 @@ class _Reader:
                 at=offset_of(clause, self.at),
                 fix="Write each step as a query of its own.",
             )
-        for each in clause.expressions:
-            self._refuse_columns(each)
-        return {each.alias.lower(): each.this for each in clause.expressions}
+        return {each.alias.lower(): self._renamed(each, each.this) for each in clause.expressions}
 
-    def _refuse_columns(self, named: exp.Expr) -> None:
-        """Refuse names of columns behind the name of a query: they would be passed by."""
-        alias = named.args.get("alias")
-        if isinstance(alias, exp.TableAlias) and alias.args.get("columns"):
-            raise self.script.refusal(
-                "an alias with columns",
-                at=offset_of(named, self.at),
-                fix="Write the alias alone, and name the columns in the query: SELECT … AS name.",
-            )
+    def _renamed(self, item: exp.Expr, query: exp.Expr) -> exp.Expr:
+        """Return a query with the names of columns that stand behind its own one."""
+        return with_names(self.script, query, item.args.get("alias"), offset_of(item, self.at))
 
     def _sides(self, node: exp.SetOperation, named: Mapping[str, exp.Expr]) -> tuple[Node, Node]:
         """Read both sides of a UNION and its like, under the names that the first one has."""
@@ -175,8 +180,16 @@ class _Reader:
         refuse_clauses(self.script, select, at, known=STEPS)
         refuse_before_outer(self.script, select.args.get("joins") or [], at)
         shared = shared_columns(select.args.get("joins") or [])
+        select = without_laterals(self.script, select, at)
+        select = without_having_subqueries(self.script, self.inputs.owned(select, named), at)
         select = mirrored(self.script, without_subqueries(self.script, select, at), at)
-        select = with_values(self.script, select, at, lambda query: self._columns(query, named, at))
+        select = with_values(
+            self.script,
+            select,
+            at,
+            lambda query: self._columns(query, named, at),
+            lambda query: self.inputs.key_of(query, named),
+        )
         if select.args.get("from_") is None:
             raise self.script.refusal(
                 "a SELECT without FROM", at=at, fix="Read something: FROM STREAM events.<category>."
@@ -281,12 +294,12 @@ class _Reader:
     ) -> tuple[Node, QuerySource]:
         """Read what stands in FROM or JOIN: its rows under the names `alias.column`."""
         at = offset_of(item, at)
-        inner = self._inner(item, named)
+        inner = self.inputs.inner(item, named)
         if inner is not None:
             if isinstance(item, exp.Subquery):
                 refuse_others(self.script, item, at, _AROUND)
-            self._refuse_columns(item)
             query, rest = inner
+            query = self._renamed(item, self.inputs.starless(query, rest))
             query = pivoted(
                 self.script, item, query, at, lambda rows, name: self._names(rows, name, rest, at)
             )
@@ -346,20 +359,6 @@ class _Reader:
         refuse_further(self.script, query, clause)
         rows, source = self._input(query.args["from_"].this, named, [], clause.at)
         return matched(Names(self.script, [source], at=clause.at), clause, rows)
-
-    def _inner(
-        self, item: exp.Expr, named: Mapping[str, exp.Expr]
-    ) -> tuple[exp.Expr, Mapping[str, exp.Expr]] | None:
-        """Return the query that an input stands for, with the names that it knows."""
-        if isinstance(item, exp.Subquery):
-            return item.this, named
-        if isinstance(item, exp.Table) and len(item.parts) == 1 and item.name.lower() in named:
-            before: dict[str, exp.Expr] = {}
-            for name, query in named.items():
-                if name == item.name.lower():
-                    return query, before
-                before[name] = query
-        return None
 
     def _refuse_alike(self, source: QuerySource, before: list[QuerySource], at: int) -> None:
         if source.alias.lower() in {known.alias.lower() for known in before}:

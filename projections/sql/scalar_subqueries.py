@@ -1,4 +1,4 @@
-"""Subqueries that give one value: an aggregate, joined to the rows that read it.
+"""Subqueries that give one value: one of aggregates, joined to the rows that read it.
 
 Of all rows of the subquery the value is one group of theirs, which every row is joined with: where
 it changes, all rows that read it are computed again. Where the subquery equates something with
@@ -8,6 +8,7 @@ columns of the query around it, there is a group for each of these values, joine
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 
 from sqlglot import exp
 
@@ -20,9 +21,12 @@ _ONE_ROW = "one_row"
 
 Known = Callable[[exp.Select], Collection[str]]
 """Returns the names of the columns of a query's inputs, in lower case."""
+KeyOf = Callable[[exp.Select], Collection[str]]
+"""Returns the key, in lower case, of the table that a query reads alone; nothing for others."""
 _FORM = (
-    "Select one aggregate alone, (SELECT MAX(x.amount) FROM x WHERE x.key = a.key), and compute "
-    "around it; columns of the query around it stand in WHERE, each equated with one of x."
+    "Select aggregates, (SELECT MAX(x.amount) FROM x WHERE x.key = a.key), what is computed of "
+    "them, or a column of the row of a table that has a key, (SELECT x.name FROM x WHERE x.id = "
+    "a.x_id); columns of the query around it stand in WHERE, each equated with one of x."
 )
 
 
@@ -37,35 +41,38 @@ def of_one_row(join: exp.Join) -> exp.Join:
     return join
 
 
-def with_values(script: Script, select: exp.Select, at: int, known: Known) -> exp.Select:
+def with_values(
+    script: Script, select: exp.Select, at: int, known: Known, key_of: KeyOf
+) -> exp.Select:
     """Write subqueries in SELECT and WHERE as columns of inputs that are joined to the rows.
 
-    Raises `InvalidRequest` for one that is not a single aggregate without GROUP BY.
+    Raises `InvalidRequest` for one that is neither made of aggregates without GROUP BY nor of the
+    one row that has a key.
     """
     if not any(_values_in(select)):
         return select
     changed = select.copy()
     joins = [*(changed.args.get("joins") or [])]
-    around = _aliases(select)
+    around = aliases_of(select)
     for number, found in enumerate([*_values_in(changed)]):
         name = f"{_VALUE}{number}"
-        query, equal, count = _one_row(script, found, name, _outside(found, around, known), at)
+        outside = _outside(found, around, known)
+        row = _by_key(found.this, name, outside, key_of) or _one_row(
+            script, found, name, outside, at
+        )
         join = exp.Join(
-            this=exp.Subquery(this=query, alias=exp.TableAlias(this=exp.to_identifier(name))),
+            this=exp.Subquery(this=row.query, alias=exp.TableAlias(this=exp.to_identifier(name))),
             side="LEFT",
         )
-        if equal:
-            join.set("on", exp.and_(*equal))
+        if row.equal:
+            join.set("on", exp.and_(*row.equal))
         else:
             of_one_row(join)
         joins.append(join)
-        value: exp.Expr = exp.column(name, table=name)
-        value.meta["start"] = offset_of(found, at)
-        # A group of no rows is none, where a count of them is 0.
-        value = exp.Coalesce(this=value, expressions=[exp.Literal.number(0)]) if count else value
         # A column of ours in place of an item would give it our name.
         unnamed = found.parent is changed and found.arg_key == "expressions"
-        found.replace(exp.Paren(this=value) if unnamed else value)
+        bare = isinstance(row.value, exp.Column | exp.Coalesce) and not unnamed
+        found.replace(row.value if bare else exp.Paren(this=row.value))
     changed.set("joins", joins)
     return changed
 
@@ -79,36 +86,45 @@ def _values_in(select: exp.Select) -> Iterator[exp.Subquery]:
                 yield found
 
 
-def _one_row(
-    script: Script, found: exp.Subquery, name: str, outside: set[str], at: int
-) -> tuple[exp.Select, list[exp.Expr], bool]:
-    """Return the query as groups of its rows, by what it is joined, and if its value is a count."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OneRow:
+    """The rows of a subquery as groups, by what they are joined, and its value over their columns.
+
+    `equal` is empty where all rows are one group.
+    """
+
+    query: exp.Select
+    equal: list[exp.Expr]
+    value: exp.Expr
+
+
+def _one_row(script: Script, found: exp.Subquery, name: str, outside: set[str], at: int) -> _OneRow:
     query = found.this
     items = query.expressions if isinstance(query, exp.Select) else []
-    value = items[0].unalias() if len(items) == 1 else None
-    whole = value.this if isinstance(value, exp.Filter) else value
+    written = items[0].unalias() if len(items) == 1 else None
     further = ("group", "having", "qualify", "distinct", "limit")
-    plain = isinstance(whole, AGGREGATES)
-    if value is None or not plain or any(query.args.get(each) for each in further):
+    refused = written is None or any(query.args.get(each) for each in further)
+    if written is None or refused or not is_of_aggregates(written):
         raise script.refusal(
             "a subquery in an expression is to give one value of all its rows",
             at=offset_of(found, at),
             fix=_FORM,
         )
     parts = conjuncts(query.args["where"].this if query.args.get("where") is not None else None)
-    sides = [_sides(part, outside) for part in parts if _reads(part, outside)]
-    rest = [part for part in parts if not _reads(part, outside)]
+    sides = [equated_sides(part, outside) for part in parts if reads(part, outside)]
+    rest = [part for part in parts if not reads(part, outside)]
     pairs = [each for each in sides if each is not None]
     joins = query.args.get("joins") or []
-    if len(pairs) < len(sides) or any(_reads(each, outside) for each in (value, *joins)):
+    if len(pairs) < len(sides) or any(reads(each, outside) for each in (written, *joins)):
         raise script.refusal(
             "a subquery reads the query around it other than by what it equates with it",
             at=offset_of(found, at),
             fix=_FORM,
         )
     made: exp.Select = query.copy()
+    calls, value = _computed(written, name, offset_of(found, at))
     keys = [exp.alias_(own.copy(), f"{name}_{place}") for place, (own, _) in enumerate(pairs)]
-    made.set("expressions", [exp.alias_(value.copy(), name), *keys])
+    made.set("expressions", [*calls, *keys])
     made.set("where", exp.Where(this=exp.and_(*rest)) if rest else None)
     # In brackets: a number would be the place of a column.
     groups: list[exp.Expr] = [exp.Paren(this=own.copy()) for own, _ in pairs] or [
@@ -119,7 +135,68 @@ def _one_row(
         exp.EQ(this=exp.column(key.alias, table=name), expression=theirs.copy())
         for key, (_, theirs) in zip(keys, pairs, strict=True)
     ]
-    return made, equal, isinstance(whole, exp.Count | exp.CountIf)
+    return _OneRow(query=made, equal=equal, value=value)
+
+
+def _by_key(query: exp.Expr, name: str, outside: set[str], key_of: KeyOf) -> _OneRow | None:
+    """Return the row of a table whose whole key a subquery equates; None for another subquery."""
+    further = ("group", "having", "qualify", "distinct", "limit", "joins", "order", "with_")
+    plain = isinstance(query, exp.Select) and not any(query.args.get(each) for each in further)
+    if not isinstance(query, exp.Select) or not plain or len(query.expressions) != 1:
+        return None
+    item = query.expressions[0].unalias()
+    parts = conjuncts(query.args["where"].this if query.args.get("where") is not None else None)
+    both = [part for part in parts if reads(part, outside)]
+    pairs = [pair for part in both if (pair := equated_sides(part, outside)) is not None]
+    equated = {own.name.lower() for own, _ in pairs if isinstance(own, exp.Column)}
+    computed = item.find(exp.AggFunc, exp.Window, exp.Query) is not None or reads(item, outside)
+    key = {*key_of(query)}
+    if computed or len(pairs) < len(both) or not key or not key <= equated:
+        return None
+    rest = [part.copy() for part in parts if not any(part is each for each in both)]
+    made = query.copy()
+    keys = [exp.alias_(own.copy(), f"{name}_{place}") for place, (own, _) in enumerate(pairs)]
+    made.set("expressions", [exp.alias_(item.copy(), name), *keys])
+    made.set("where", exp.Where(this=exp.and_(*rest)) if rest else None)
+    equal: list[exp.Expr] = [
+        exp.EQ(this=exp.column(each.alias, table=name), expression=theirs.copy())
+        for each, (_, theirs) in zip(keys, pairs, strict=True)
+    ]
+    return _OneRow(query=made, equal=equal, value=exp.column(name, table=name))
+
+
+def is_of_aggregates(value: exp.Expr) -> bool:
+    """Say whether an expression reads columns inside of aggregates alone, and has one."""
+    calls = [*_aggregates_in(value)]
+    inside = sum(len([*call.find_all(exp.Column)]) for call in calls)
+    return bool(calls) and inside == len([*value.find_all(exp.Column)])
+
+
+def _aggregates_in(value: exp.Expr) -> Iterator[exp.Expr]:
+    kinds = (exp.Filter, *AGGREGATES)
+    for found in value.walk(prune=lambda node: isinstance(node, (*kinds, exp.Query, exp.Window))):
+        if isinstance(found, kinds):
+            yield found
+
+
+def _computed(written: exp.Expr, name: str, at: int) -> tuple[list[exp.Expr], exp.Expr]:
+    """Return the aggregates of a value as columns of a row, and the value over these.
+
+    It is computed where the row is read, so that it has a value where there is no row, too.
+    """
+    around = exp.Paren(this=written.copy())
+    calls: list[exp.Expr] = []
+    for place, call in enumerate([*_aggregates_in(around)]):
+        named = name if place == 0 else f"{name}_of_{place}"
+        calls.append(exp.alias_(call.copy(), named))
+        column: exp.Expr = exp.column(named, table=name)
+        column.meta["start"] = at
+        whole = call.this if isinstance(call, exp.Filter) else call
+        if isinstance(whole, exp.Count | exp.CountIf):
+            # A group of no rows is none, where a count of them is 0.
+            column = exp.Coalesce(this=column, expressions=[exp.Literal.number(0)])
+        call.replace(column)
+    return calls, around.this
 
 
 def _outside(found: exp.Subquery, around: set[str], known: Known) -> set[str]:
@@ -127,13 +204,13 @@ def _outside(found: exp.Subquery, around: set[str], known: Known) -> set[str]:
 
     Columns are looked up only where it matters.
     """
-    outside = around - _aliases(found.this)
-    if not isinstance(found.this, exp.Select) or not _reads(found.this, outside):
+    outside = around - aliases_of(found.this)
+    if not isinstance(found.this, exp.Select) or not reads(found.this, outside):
         return outside
     return outside.difference(known(found.this))
 
 
-def _sides(part: exp.Expr, outside: set[str]) -> tuple[exp.Expr, exp.Expr] | None:
+def equated_sides(part: exp.Expr, outside: set[str]) -> tuple[exp.Expr, exp.Expr] | None:
     """Return what a condition equates: of the subquery, and of the query around it."""
     part = unwrapped(part)
     if not isinstance(part, exp.EQ):
@@ -141,19 +218,20 @@ def _sides(part: exp.Expr, outside: set[str]) -> tuple[exp.Expr, exp.Expr] | Non
     one, other = unwrapped(part.this), unwrapped(part.expression)
     for own, theirs in ((one, other), (other, one)):
         columns = [*theirs.find_all(exp.Column)]
-        alone = bool(columns) and all(_reads(each, outside) for each in columns)
-        if alone and not _reads(own, outside):
+        alone = bool(columns) and all(reads(each, outside) for each in columns)
+        if alone and not reads(own, outside):
             return own, theirs
     return None
 
 
-def _reads(node: exp.Expr, aliases: set[str]) -> bool:
+def reads(node: exp.Expr, aliases: set[str]) -> bool:
     """Say whether an expression names columns of some inputs by their aliases."""
     named = (found.parts for found in node.find_all(exp.Column))
     return any(len(parts) > 1 and parts[0].name.lower() in aliases for parts in named)
 
 
-def _aliases(select: exp.Expr) -> set[str]:
+def aliases_of(select: exp.Expr) -> set[str]:
+    """Return the aliases of the inputs of a SELECT, in lower case."""
     first = select.args.get("from_")
     items = [] if first is None else [first.this]
     items += [join.this for join in select.args.get("joins") or []]

@@ -15,7 +15,7 @@ from sqlglot import exp
 from projections.sql.expressions import conjuncts, same_text, unwrapped
 from projections.sql.grouping_sets import has_sets
 from projections.sql.places import Script, offset_of
-from projections.sql.scalar_subqueries import of_one_row
+from projections.sql.scalar_subqueries import aliases_of, of_one_row, reads
 
 _COMPARED = (
     *(exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE),
@@ -23,10 +23,12 @@ _COMPARED = (
 )
 """Conditions that do not hold where what they compare is NULL, nor does their negation."""
 _ALL = exp.Literal.string("all")
+_NONE = exp.Literal.number(0)
 
 
 def without_subqueries(script: Script, select: exp.Select, at: int) -> exp.Select:
     """Write EXISTS and IN (SELECT …) in WHERE as semi joins, their negations as anti joins."""
+    select = _counted(select)
     parts = _conditions(select, "where")
     kept: list[exp.Expr] = []
     made: list[exp.Join] = []
@@ -50,11 +52,15 @@ def _as_joins(
     negated = isinstance(part, exp.Not)
     inner = unwrapped(part.this) if negated else part
     if isinstance(inner, exp.Exists):
-        return [_exists(script, inner, "ANTI" if negated else "SEMI", at)]
+        whole = _with_own_rows(inner, f"penstock_exists_{number}", aliases_of(select))
+        return [_exists(script, whole, "ANTI" if negated else "SEMI", at)]
     if not isinstance(inner, exp.In) or not inner.args.get("query"):
         return []
     query = inner.args["query"].this
     given: Sequence[exp.Expr] = query.expressions if isinstance(query, exp.Select) else ()
+    several = inner.this.expressions if isinstance(inner.this, exp.Tuple) else []
+    if len(given) > 1 and len(given) == len(several) and not negated:
+        return [_in_several(query, several, f"penstock_in_{number}")]
     if len(given) != 1:
         word = "NOT IN" if negated else "IN"
         raise script.refusal(
@@ -74,6 +80,129 @@ def _as_joins(
     if negated and not _has_value(select, value, _conditions(select, "where")):
         joins.append(_unless_any(rows, name, value))
     return joins
+
+
+def _counted(select: exp.Select) -> exp.Select:
+    """Write EXISTS and IN (SELECT …) that are parts of other conditions by numbers of rows.
+
+    `x IN (SELECT …)` is so only where it is of no matter whether it is false or not known.
+    """
+    made = select.copy()
+    parts = [*made.expressions, *_conditions(made, "where")]
+    # A condition by itself is a join, which may say more than what is equated.
+    whole = {id(_bare(part)) for part in _conditions(made, "where")}
+    for part in parts:
+        for found in [*part.find_all(exp.Exists, exp.In)]:
+            query = found.this if isinstance(found, exp.Exists) else found.args.get("query")
+            if id(found) in whole or not isinstance(query, exp.Query):
+                continue
+            if found.find_ancestor(exp.Select) is not made or not _is_asked(found):
+                continue
+            number = _number_of(found, query)
+            if number is not None:
+                found.replace(exp.Paren(this=exp.GT(this=number, expression=_NONE.copy())))
+    return made
+
+
+def _bare(part: exp.Expr) -> exp.Expr:
+    part = unwrapped(part)
+    return unwrapped(part.this) if isinstance(part, exp.Not) else part
+
+
+def _is_asked(found: exp.Expr) -> bool:
+    """Say whether a condition that is not known is as good as one that does not hold."""
+    if isinstance(found, exp.Exists):
+        return True  # It is always known.
+    node = found
+    while isinstance(node.parent, exp.And | exp.Or | exp.Paren):
+        node = node.parent
+    above = node.parent
+    return isinstance(above, exp.Where) or (isinstance(above, exp.If) and node.arg_key == "this")
+
+
+def _number_of(found: exp.Expr, query: exp.Expr) -> exp.Subquery | None:
+    """Return how many rows there are for EXISTS, or of those that are equal for IN."""
+    query = query.this if isinstance(query, exp.Subquery) else query
+    if not isinstance(query, exp.Select):
+        return None
+    count = exp.Count(this=exp.Star())
+    if isinstance(found, exp.Exists):
+        further = ("group", "having", "qualify", "limit")
+        if any(query.args.get(each) for each in further) or _has_aggregate(query):
+            return None
+        counted = query.copy()
+        counted.set("expressions", [count])
+        counted.set("distinct", None)
+        return exp.Subquery(this=counted)
+    if len(query.expressions) != 1:
+        return None
+    rows = _named(query, "penstock_in")
+    equal = exp.EQ(
+        this=exp.column("penstock_in", table="penstock_in"), expression=found.this.copy()
+    )
+    counted = exp.Select(
+        expressions=[count], from_=exp.From(this=rows), where=exp.Where(this=equal)
+    )
+    return exp.Subquery(this=counted)
+
+
+def _has_aggregate(query: exp.Select) -> bool:
+    return any(each.find(exp.AggFunc) for each in query.expressions)
+
+
+def _in_several(query: exp.Select, values: Sequence[exp.Expr], name: str) -> exp.Join:
+    """Return the join of (a, b) IN (SELECT x, y …)."""
+    query = query.copy()
+    names = [f"{name}_{place}" for place in range(len(values))]
+    items = [
+        exp.alias_(item.unalias().copy(), each)
+        for item, each in zip(query.expressions, names, strict=True)
+    ]
+    query.set("expressions", items)
+    rows = exp.Subquery(this=query, alias=exp.TableAlias(this=exp.to_identifier(name)))
+    equal = [
+        exp.EQ(this=value.copy(), expression=exp.column(each, table=name))
+        for value, each in zip(values, names, strict=True)
+    ]
+    return exp.Join(this=rows, side="LEFT", kind="SEMI", on=exp.and_(*equal))
+
+
+def _with_own_rows(found: exp.Exists, name: str, around: set[str]) -> exp.Exists:
+    """Return EXISTS of several inputs as one of the rows that they are joined to."""
+    query = found.this
+    if not isinstance(query, exp.Select) or not query.args.get("joins"):
+        return found
+    outside = around - aliases_of(query)
+    parts = _conditions(query, "where")
+    both = [part for part in parts if reads(part, outside)]
+    rows = query.copy()
+    names: dict[str, str] = {}
+    items: list[exp.Expr] = []
+
+    def named(node: exp.Expr) -> exp.Expr:
+        if not isinstance(node, exp.Column) or reads(node, outside):
+            return node
+        text = same_text(node)
+        if text not in names:
+            names[text] = f"{name}_{len(names)}"
+            items.append(exp.alias_(node.copy(), names[text]))
+        return exp.column(names[text], table=name)
+
+    where = [part.copy().transform(named) for part in both]
+    further = ("group", "having", "qualify", "limit")
+    if not where or any(query.args.get(e) for e in further) or _has_aggregate(query):
+        return found
+    own = [part.copy() for part in parts if not any(part is each for each in both)]
+    rows.set("expressions", items)
+    rows.set("distinct", None)
+    rows.set("where", exp.Where(this=exp.and_(*own)) if own else None)
+    table = exp.Subquery(this=rows, alias=exp.TableAlias(this=exp.to_identifier(name)))
+    made = exp.Select(
+        expressions=[exp.Literal.number(1)],
+        from_=exp.From(this=table),
+        where=exp.Where(this=exp.and_(*where)),
+    )
+    return exp.Exists(this=made)
 
 
 def _named(query: exp.Select, name: str) -> exp.Subquery:

@@ -1,0 +1,182 @@
+"""What columns the inputs of a SELECT have, before any of them is read.
+
+`*` in a query that another one reads is the columns that its inputs have: those that are not read
+are of no matter, so that a new field changes nothing. In the outermost query it is known only where
+all inputs are queries that name their columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from sqlglot import exp
+
+from kernel.errors import InvalidRequest
+from projections.sql.catalog import Catalog
+from projections.sql.column_owners import qualified
+from projections.sql.comma_joins import alias_of_input, move_conditions
+from projections.sql.inputs import source_at
+from projections.sql.places import Script, offset_of
+from projections.sql.shape import InputKind
+
+_NAMELESS = "\0"
+"""Begins what stands for the alias of a query that has none."""
+Queries = Mapping[str, exp.Expr]
+"""The queries of WITH, by their names in lower case."""
+
+
+class InputColumns:
+    """Looks up what stands in FROM and JOIN."""
+
+    def __init__(self, script: Script, catalog: Catalog, *, at: int) -> None:
+        self._script = script
+        self._catalog = catalog
+        self._at = at
+
+    def owned(self, select: exp.Select, named: Queries) -> exp.Select:
+        """Say of which inputs columns are, where joins and subqueries have to know it."""
+        made = qualified(select, lambda item: self._known(item, named))
+        move_conditions(made)
+        return made
+
+    def starless(self, query: exp.Expr, named: Queries) -> exp.Expr:
+        """Return a query that another one reads, with columns in the place of `*`."""
+        return self._without_stars(query, named, fixed=False)
+
+    def fixed(self, query: exp.Expr, named: Queries) -> exp.Expr:
+        """Return a query with columns in the place of `*`, where its inputs name them."""
+        return self._without_stars(query, named, fixed=True)
+
+    def key_of(self, select: exp.Select, named: Queries) -> Collection[str]:
+        """Return the key, in lower case, of the table that a query reads; nothing for others."""
+        first = select.args.get("from_")
+        item = None if first is None else first.this
+        if item is None or isinstance(item, exp.Stream) or self.inner(item, named) is not None:
+            return ()
+        source = source_at(self._script, item, self._catalog, index=0, at=self._at)
+        rows = source.kind in (InputKind.LATEST, InputKind.PROJECTION)
+        return [each.lower() for each in source.relation.key] if rows else ()
+
+    def inner(self, item: exp.Expr, named: Queries) -> tuple[exp.Expr, Queries] | None:
+        """Return the query that an input stands for, with the names that it knows."""
+        if isinstance(item, exp.Subquery):
+            return item.this, named
+        if isinstance(item, exp.Table) and len(item.parts) == 1 and item.name.lower() in named:
+            before: dict[str, exp.Expr] = {}
+            for name, query in named.items():
+                if name == item.name.lower():
+                    return query, before
+                before[name] = query
+        return None
+
+    def _known(self, item: exp.Expr, named: Queries) -> Collection[str] | None:
+        """Return the columns of an input in lower case, those that `*` leaves out, too."""
+        inner = self.inner(item, named)
+        if inner is not None or _names_behind(item):
+            names = self._visible(item, named, fixed=False)
+            return None if names is None else [each.lower() for each in names]
+        try:
+            return source_at(self._script, item, self._catalog, index=0, at=self._at).columns
+        except InvalidRequest:
+            return None  # It is refused where it is read.
+
+    def _visible(self, item: exp.Expr, named: Queries, *, fixed: bool) -> Sequence[str] | None:
+        """Return the columns of an input in their order; None where they are not known.
+
+        `fixed`: those alone that a query names.
+        """
+        if _names_behind(item):
+            return _names_behind(item)
+        inner = self.inner(item, named)
+        if inner is not None:
+            query = self._without_stars(*inner, fixed=fixed)
+            return None if item.args.get("pivots") else _given(query)
+        if fixed:
+            return None
+        try:
+            source = source_at(self._script, item, self._catalog, index=0, at=self._at)
+        except InvalidRequest:
+            return None
+        return [each.name for each in source.relation.columns]
+
+    def _without_stars(self, query: exp.Expr, named: Queries, *, fixed: bool) -> exp.Expr:
+        if not isinstance(query, exp.Select) or (query.args.get("distinct") and not fixed):
+            return query
+        if not any(map(_is_star, query.expressions)):
+            return query
+        inputs = self._inputs(query, named, fixed=fixed)
+        items: list[exp.Expr] = []
+        for item in query.expressions:
+            made = _columns(item, inputs, self._at) if _is_star(item) else [item]
+            if made is None:
+                return query  # It is refused where it is read.
+            items += made
+        changed = query.copy()
+        changed.set("expressions", [each.copy() for each in items])
+        return changed
+
+    def _inputs(
+        self, select: exp.Select, named: Queries, *, fixed: bool
+    ) -> dict[str, Sequence[str] | None]:
+        """Return the columns of each input that `*` has, by its alias."""
+        first = select.args.get("from_")
+        found: dict[str, Sequence[str] | None] = {}
+        if first is not None:
+            found[alias_of_input(first.this)] = self._visible(first.this, named, fixed=fixed)
+        for place, join in enumerate(select.args.get("joins") or []):
+            if join.text("kind").upper() in ("SEMI", "ANTI"):
+                continue
+            names = self._visible(join.this, named, fixed=fixed)
+            using = {each.name.lower() for each in join.args.get("using") or []}
+            own = None if names is None else [n for n in names if n.lower() not in using]
+            found[alias_of_input(join.this) or f"{_NAMELESS}{place}"] = own
+        return found
+
+
+def _names_behind(item: exp.Expr) -> list[str]:
+    alias = item.args.get("alias")
+    names = alias.args.get("columns") if isinstance(alias, exp.TableAlias) else None
+    return [each.name for each in names or []]
+
+
+def _given(query: exp.Expr) -> list[str] | None:
+    """Return the names of a query's results; None where they are not plain."""
+    while isinstance(query, exp.SetOperation | exp.Subquery):
+        if isinstance(query, exp.Subquery) and query.args.get("pivots"):
+            return None
+        query = query.this
+    if not isinstance(query, exp.Select) or any(map(_is_star, query.expressions)):
+        return None
+    names = [_name_of(each) for each in query.expressions]
+    return None if "" in names else names
+
+
+def _name_of(item: exp.Expr) -> str:
+    return str(item.expression.name if isinstance(item, exp.Dot) else item.alias_or_name)
+
+
+def _is_star(item: exp.Expr) -> bool:
+    return isinstance(item, exp.Star) or (
+        isinstance(item, exp.Column) and isinstance(item.this, exp.Star)
+    )
+
+
+def _columns(
+    item: exp.Expr, inputs: Mapping[str, Sequence[str] | None], at: int
+) -> list[exp.Expr] | None:
+    """Return the columns that a `*` stands for; None where they are not known."""
+    star = item.this if isinstance(item, exp.Column) else item
+    further = [name for name, content in star.args.items() if content]
+    left_out = {each.name.lower() for each in star.args.get("except_") or []}
+    wanted = [item.table.lower()] if isinstance(item, exp.Column) else [*inputs]
+    if any(inputs.get(alias) is None for alias in wanted) or {*further} - {"except_"}:
+        return None
+    made = []
+    for alias in wanted:
+        for name in inputs[alias] or ():
+            if name.lower() not in left_out:
+                table = None if alias.startswith(_NAMELESS) or not alias else alias
+                column: exp.Expr = exp.column(name, table=table, quoted=True)
+                column.meta["start"] = offset_of(item, at)
+                made.append(column)
+    return made

@@ -1,0 +1,183 @@
+"""LATERAL, and the one row of totals behind CROSS JOIN: joins by what they equate.
+
+`a, LATERAL (SELECT … FROM b WHERE b.k = a.k ORDER BY x LIMIT 3) t` is a join with the first three
+rows of each `k`, and a total of the rows that are equal is one of their groups. `a CROSS JOIN
+(SELECT SUM(x) AS total FROM b) t` joins all rows with one. A group of no rows is none, where SQL
+has a row of it: such joins are LEFT, and counts are 0 where there is no row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from sqlglot import exp
+
+from projections.sql.comma_joins import alias_of_input, is_bare
+from projections.sql.expressions import AGGREGATES, conjuncts
+from projections.sql.places import Script, offset_of
+from projections.sql.scalar_subqueries import (
+    aliases_of,
+    equated_sides,
+    is_of_aggregates,
+    of_one_row,
+    reads,
+)
+
+_KEY = "penstock_lateral_"
+_NONE = exp.Literal.number(0)
+_STRICT = (
+    *(exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Neg, exp.Paren, exp.Cast, exp.Round),
+    *(exp.Literal, exp.DataType, exp.DataTypeParam),
+)
+"""What is NULL where a part of it is."""
+_FURTHER = ("having", "qualify", "distinct", "offset", "with_")
+
+
+def without_laterals(script: Script, select: exp.Select, at: int) -> exp.Select:
+    """Write them as joins. Raises `InvalidRequest` for a LATERAL that equates nothing."""
+    joins = select.args.get("joins") or []
+    if not any(isinstance(join.this, exp.Lateral | exp.Subquery) for join in joins):
+        return select
+    changed = select.copy()
+    first = changed.args.get("from_")
+    known = set() if first is None else {alias_of_input(first.this)}
+    for place, join in enumerate(changed.args["joins"]):
+        if isinstance(join.this, exp.Lateral) and isinstance(join.this.this, exp.Subquery):
+            if not _joined(changed, join, known, place):
+                raise script.refusal(
+                    "LATERAL is not compiled here",
+                    at=offset_of(join, at),
+                    fix="Equate what it reads of the inputs before it, with their aliases: LATERAL "
+                    "(SELECT x FROM b WHERE b.key = a.key ORDER BY x LIMIT 3) t.",
+                )
+        elif isinstance(join, exp.Join) and isinstance(join.this, exp.Subquery):
+            _of_totals(changed, join)
+        known.add(alias_of_input(join.this))
+    return changed
+
+
+def _joined(select: exp.Select, join: exp.Expr, known: Collection[str], number: int) -> bool:
+    """Write a LATERAL as a join, if what it reads of the inputs before it is equated."""
+    lateral = join.this
+    query = lateral.this.this
+    on = join.args.get("on")
+    plain = on is None or (isinstance(on, exp.Boolean) and on.this)
+    if not plain or not isinstance(query, exp.Select) or _has(query, _FURTHER):
+        return False
+    outside = {*known} - aliases_of(query)
+    parts = conjuncts(query.args["where"].this if query.args.get("where") is not None else None)
+    both = [part for part in parts if reads(part, outside)]
+    pairs = [pair for part in both if (pair := equated_sides(part, outside)) is not None]
+    further = (*query.expressions, *(query.args.get("joins") or []))
+    if not pairs or len(pairs) < len(both) or any(reads(each, outside) for each in further):
+        return False
+    rest = [part.copy() for part in parts if not any(part is each for each in both)]
+    keys = [own.copy() for own, _ in pairs]
+    names = [f"{_KEY}{number}_{place}" for place in range(len(keys))]
+    made = query.copy()
+    total = not query.args.get("group") and all(_is_total(each) for each in query.expressions)
+    if (query.args.get("limit") or query.args.get("order")) and not _first_of_each(made, keys):
+        return False
+    if total or query.args.get("group"):
+        group = query.args.get("group")
+        own = [] if group is None else [each.copy() for each in group.expressions]
+        made.set("group", exp.Group(expressions=[*own, *(exp.Paren(this=key) for key in keys)]))
+    items = [exp.alias_(key.copy(), name) for key, name in zip(keys, names, strict=True)]
+    made.set("expressions", [*made.expressions, *items])
+    made.set("where", exp.Where(this=exp.and_(*rest)) if rest else None)
+    alias = alias_of_input(lateral)
+    equal = [
+        exp.EQ(this=exp.column(name, table=alias), expression=theirs.copy())
+        for name, (_, theirs) in zip(names, pairs, strict=True)
+    ]
+    if total and not _count_none(select, query, alias):
+        return False
+    if total:
+        join.set("side", "LEFT")
+    join.set("kind", None)
+    join.set("this", exp.Subquery(this=made, alias=lateral.args["alias"].copy()))
+    join.set("on", exp.and_(*equal))
+    return True
+
+
+def _has(query: exp.Select, clauses: Collection[str]) -> bool:
+    return any(query.args.get(each) for each in clauses)
+
+
+def _is_total(item: exp.Expr) -> bool:
+    """Say whether an item is made of aggregates, and NULL where one of them is."""
+    value = item.unalias()
+    calls = (exp.Filter, *AGGREGATES)
+    outside = [*value.walk(prune=lambda node: isinstance(node, calls))]
+    return is_of_aggregates(value) and all(isinstance(each, (*calls, *_STRICT)) for each in outside)
+
+
+def _first_of_each(query: exp.Select, keys: list[exp.Expr]) -> bool:
+    """Write ORDER BY with LIMIT as the first rows of each key."""
+    limit, order = query.args.get("limit"), query.args.get("order")
+    count = limit.args.get("expression") if isinstance(limit, exp.Limit) else None
+    if order is None or query.args.get("group") or not isinstance(count, exp.Literal):
+        return False
+    known = {item.alias.lower(): item.this for item in query.expressions if item.alias}
+
+    def meant(found: exp.Expr) -> exp.Expr:
+        alone = isinstance(found, exp.Column) and len(found.parts) == 1
+        return known.get(found.name.lower(), found).copy() if alone else found
+
+    number = exp.Window(
+        this=exp.RowNumber(),
+        partition_by=[key.copy() for key in keys],
+        order=exp.Order(expressions=[each.transform(meant) for each in order.expressions]),
+        over="OVER",
+    )
+    query.set("qualify", exp.Qualify(this=exp.LTE(this=number, expression=count.copy())))
+    query.set("limit", None)
+    query.set("order", None)
+    return True
+
+
+def _of_totals(select: exp.Select, join: exp.Join) -> None:
+    """Write CROSS JOIN with the one row of a query of totals as a join of all rows with it.
+
+    An inner join that equates something with it has none of what no row has.
+    """
+    inner = join.text("side") == "" and join.text("kind").upper() in ("", "INNER")
+    if not is_bare(join) and not (inner and join.args.get("on")):
+        return
+    query = join.this.this
+    further = (*_FURTHER, "group", "limit", "order")
+    if not isinstance(query, exp.Select) or _has(query, further):
+        return
+    if not query.expressions or not all(_is_total(each) for each in query.expressions):
+        return
+    counted = any(each.find(exp.Count, exp.CountIf) for each in query.expressions)
+    if not is_bare(join):
+        if not counted:
+            query.set("group", exp.Group(expressions=[exp.Literal.string("all")]))
+        return
+    if not _count_none(select, query, alias_of_input(join.this)):
+        return
+    query.set("group", exp.Group(expressions=[exp.Literal.string("all")]))
+    join.set("kind", None)
+    join.set("side", "LEFT")
+    of_one_row(join)
+
+
+def _count_none(select: exp.Select, query: exp.Select, alias: str) -> bool:
+    """Let counts of a query be 0 where it gives no row; say whether it has no others in it."""
+    counts = set()
+    for item in query.expressions:
+        value = item.unalias()
+        whole = value.this if isinstance(value, exp.Filter) else value
+        if isinstance(whole, exp.Count | exp.CountIf):
+            counts.add(item.alias.lower())
+        elif value.find(exp.Count, exp.CountIf) is not None:
+            return False
+    inner = {id(found) for found in query.walk()}
+    for found in [*select.find_all(exp.Column)]:
+        own = found.table.lower() in ("", alias) and found.name.lower() in counts
+        if own and id(found) not in inner and found.find_ancestor(exp.Select) is select:
+            made: exp.Expr = exp.Coalesce(this=found.copy(), expressions=[_NONE.copy()])
+            unnamed = found.parent is select and found.arg_key == "expressions"
+            found.replace(exp.alias_(made, found.name) if unnamed else made)
+    return True
