@@ -19,6 +19,8 @@ _PLAIN: dict[type[exp.Expr], Function] = {
     exp.LogicalOr: Function.ANY,
 }
 _ORDERED = (exp.GroupConcat, exp.ArrayAgg, exp.ArrayUniqueAgg, exp.Quantile)
+_SPREADS: dict[type[exp.Expr], int] = {exp.Variance: 1, exp.VariancePop: 0}
+"""Variances of a sample, by how many less than all rows they are divided by, and of all rows."""
 _TOLD_BY_TEXT = ("STRING", "BOOLEAN", "INT", "BIGINT", "DATE", "TIMESTAMP")
 """Types whose values are different where their texts are."""
 
@@ -59,6 +61,16 @@ def aggregate_of(names: Names, found: exp.Expr) -> Called:
     value = arguments[0] if len(arguments) == 1 else _of_several(names, found, arguments, distinct)
     if isinstance(found, exp.Count | exp.CountIf):
         return _count(names, found, value, only, distinct)
+    if type(found) in _SPREADS:
+        if only is not None:
+            value = exp.Case(ifs=[exp.If(this=only.copy(), true=value.copy())])
+        return Called(
+            function=Function.VARIANCE,
+            argument=value,
+            kind=names.type_of(value),
+            type="DOUBLE",
+            offset=_SPREADS[type(found)],
+        )
     if isinstance(found, _ORDERED):
         return _of_ascending(names, found, value, only, distinct)
     function = _PLAIN[type(found)]

@@ -165,10 +165,10 @@ def _uncertified_call(call: Call) -> str | None:
         return None
     if not has_simple_type(call.kind):
         return f"{call.function.upper()} of {call.kind or 'a type that only Spark derives'}"
-    if call.function is Function.PERCENTILE:
+    if call.function in (Function.PERCENTILE, Function.VARIANCE):
         digits = digits_of(call.kind)
         exact = call.kind in _NUMBERS or (digits is not None and digits[0] <= EXACT_DIGITS)
-        return None if exact else f"PERCENTILE of {call.kind}"
+        return None if exact else f"{call.function.upper()} of {call.kind}"
     if call.default is not None:
         return uncertified_in(call.default, ())
     if call.function in (Function.SUM, Function.AVG):

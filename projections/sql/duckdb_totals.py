@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from projections.sql.decimals import FLOATING, digits_of
 from projections.sql.scalar import quoted
-from projections.sql.totals import percentile_sql
+from projections.sql.totals import percentile_sql, variance_sql
 from projections.sql.tree import Call, Function
 
 
@@ -54,5 +54,14 @@ def ordered(call: Call, value: str, over: str) -> str:
             return percentile_sql(
                 f"CAST('{part}' AS DOUBLE)", count, known, "list_extract", "BIGINT"
             )
+        case Function.VARIANCE:
+            values = f"list(CAST({value} AS DOUBLE)){over}"
+            known = f"list_sort(list_filter({values}, lambda one: one IS NOT NULL))"
+            # The first one is added to 0, as to all others.
+            total = f"list_reduce({known}, lambda total, one: total + one, CAST(0 AS DOUBLE))"
+            mean = f"({total} / count({value}){over})"
+            parts = f"list_transform({known}, lambda one: (one - {mean}) * (one - {mean}))"
+            squares = f"list_reduce({parts}, lambda total, one: total + one, CAST(0 AS DOUBLE))"
+            return variance_sql(call, squares, f"count({value}){over}")
         case _:
             raise AssertionError(f"{call.function} is Spark's alone")

@@ -224,7 +224,9 @@ class _Reading:
         self, own: Sequence[str], numbered: bool, *, last: bool
     ) -> tuple[str | None, Sequence[str]]:
         """Return the name of the place, and those of the columns that elements give."""
-        given = self._named or ([] if last else [*(["pos"] if numbered else []), *own])
+        given = self._named or [*(["pos"] if numbered and not last else []), *own]
+        if last and not self._named and len(own) == 1:
+            given = [self._alias]  # As PostgreSQL has it, the alias is the column's name, too.
         if len(given) != len(own) + numbered:
             raise self._refusal(
                 f"an element gives {len(own) + numbered} columns here, not {len(given)}",

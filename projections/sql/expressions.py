@@ -33,6 +33,8 @@ AGGREGATES = (
     exp.ArrayAgg,
     exp.ArrayUniqueAgg,
     exp.Quantile,
+    exp.Variance,
+    exp.VariancePop,
 )
 
 OPERATORS = _words(
@@ -140,9 +142,9 @@ def _check_one(script: Script, found: exp.Expr, at: int, aggregates: bool) -> No
             "order of arrival)",
             at=at,
             fix="Aggregates: COUNT, SUM, AVG, MIN, MAX, COUNT(DISTINCT …), COUNT_IF, BOOL_AND, "
-            "BOOL_OR, MEDIAN, PERCENTILE, STRING_AGG, ARRAY_AGG. A column beside GROUP BY gives "
-            "its newest value; of each key the row with the greatest x is QUALIFY ROW_NUMBER() "
-            "OVER (PARTITION BY key ORDER BY x DESC) = 1.",
+            "BOOL_OR, MEDIAN, PERCENTILE, STDDEV, VARIANCE, STRING_AGG, ARRAY_AGG. A column beside "
+            "GROUP BY gives its newest value; of each key the row with the greatest x is QUALIFY "
+            "ROW_NUMBER() OVER (PARTITION BY key ORDER BY x DESC) = 1.",
         )
     elif isinstance(found, exp.Anonymous) or (kind not in OPERATORS and kind not in FUNCTIONS):
         _refuse_other(script, found, at)

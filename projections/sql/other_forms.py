@@ -242,6 +242,30 @@ def _half(node: exp.Expr) -> exp.Expr | None:
     return exp.Quantile(this=node.this, quantile=exp.Literal.number("0.5"))
 
 
+_VARIANCES: Mapping[type[exp.Expr], type[exp.Expr]] = {
+    exp.Stddev: exp.Variance,
+    exp.StddevSamp: exp.Variance,
+    exp.StddevPop: exp.VariancePop,
+}
+
+
+def _deviation(node: exp.Expr) -> exp.Expr | None:
+    """Write a standard deviation as the root of a variance, with its FILTER and OVER."""
+    if isinstance(node.parent, exp.Filter | exp.Window) and node.arg_key == "this":
+        return None
+    made = node.copy()
+    inner = made
+    while isinstance(inner, exp.Filter | exp.Window):
+        inner = inner.this
+    variance = _VARIANCES.get(type(inner))
+    if variance is None:
+        return None
+    if inner is made:
+        return exp.Sqrt(this=variance(this=inner.this))
+    inner.replace(variance(this=inner.this))
+    return exp.Sqrt(this=made)
+
+
 def _ascending(node: exp.Expr) -> exp.Expr | None:
     """Leave out the order of a list that is that of its values, as it is without."""
     order = node.this
@@ -268,6 +292,7 @@ _CLASSES: Mapping[type[exp.Expr], _Form] = {
     exp.DecodeCase: _chosen,
     exp.WithinGroup: _part_of,
     exp.Median: _half,
+    **dict.fromkeys((*_VARIANCES, exp.Filter, exp.Window), _deviation),
     exp.GroupConcat: _ascending,
     exp.ArrayAgg: _ascending,
     exp.JSONExtractScalar: _of_json,

@@ -160,7 +160,8 @@ class Spellings:
                 f"nothing says which columns identify a row of {written}",
                 at=at,
                 fix=f"Declare its key: CREATE TABLE {written} (…, PRIMARY KEY (column) NOT "
-                "ENFORCED) WITH ('connector' = 'projection').",
+                "ENFORCED) WITH ('connector' = 'projection'); or write CREATE PROJECTION "
+                f"{written.lower()} WITH (key = 'column') AS SELECT ….",
             )
         return ", ".join(names)
 

@@ -15,8 +15,8 @@ RANKS = (Function.RANK, Function.DENSE_RANK)
 """Functions for which rows of equal order are one; all others tell such rows apart."""
 KNOWN = (Function.FIRST_KNOWN, Function.LAST_KNOWN)
 """Of the values that are not NULL the first and the last."""
-ORDERED = (Function.LIST, Function.VALUES, Function.PERCENTILE, *KNOWN)
-"""These, and what is made of values in ascending order: one text, an array, a percentile."""
+ORDERED = (Function.LIST, Function.VALUES, Function.PERCENTILE, Function.VARIANCE, *KNOWN)
+"""These, and what is made of values in ascending order: one text, an array, numbers."""
 
 
 def total_sql(value: str, kind: str, *, average: bool, distinct: bool, over: str = "") -> str:
@@ -49,11 +49,25 @@ def ordered_sql(call: Call, value: str, over: str) -> str:
             assert call.default is not None, "a list has something between two values"
             listed = f"array_join(array_sort({gathered}), {render(call.default)})"
             return f"CASE WHEN {count} > 0 THEN {listed} END"
+        case Function.VARIANCE:
+            values = f"array_sort(collect_list(CAST({value} AS DOUBLE)){over})"
+            total = f"aggregate({values}, 0D, (total, one) -> total + one)"
+            begun = f"struct(0D AS total, ({total} / {count}) AS mean)"
+            one = "(one - so_far.mean) * (one - so_far.mean)"
+            next_ = f"struct(so_far.total + {one} AS total, so_far.mean AS mean)"
+            squares = f"aggregate({values}, {begun}, (so_far, one) -> {next_}, end -> end.total)"
+            return variance_sql(call, squares, count)
         case _:
             # There are two zeros: without a sign it is one.
             values = f"array_sort(collect_list(CAST({value} AS DOUBLE) + 0D){over})"
             part = "0.5" if call.default is None else call.default.name
             return percentile_sql(f"CAST('{part}' AS DOUBLE)", count, values, "element_at", "INT")
+
+
+def variance_sql(call: Call, squares: str, count: str) -> str:
+    """Write a variance from the sum of squares; of the one row of a sample there is none."""
+    apart = f"{count} - {call.offset}" if call.offset else count
+    return f"CASE WHEN {count} > {call.offset} THEN {squares} / CAST({apart} AS DOUBLE) END"
 
 
 def percentile_sql(part: str, count: str, values: str, element: str, place: str) -> str:

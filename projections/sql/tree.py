@@ -50,6 +50,7 @@ class Function(StrEnum):
     LIST = "list"
     VALUES = "values"
     PERCENTILE = "percentile"
+    VARIANCE = "variance"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,6 +94,12 @@ SAME = {
         f"SELECT carrier, COUNT(DISTINCT origin) AS n, BOOL_AND(delay > 1) AS e, "
         f"(origin) AS o {FROM} GROUP BY carrier",
     ),
+    "elements by their alias": (
+        "position, stop",
+        "SELECT s.position, leg.stop FROM STREAM events.flight.served s, unnest(s.legs) AS leg",
+        "SELECT s.position, leg.stop FROM STREAM events.flight.served s "
+        "CROSS JOIN UNNEST(s.legs) AS leg (stop, n)",
+    ),
     "patterns": (
         "position",
         f"SELECT position {FROM} WHERE carrier LIKE ANY ('a%', 'b%') AND origin NOT ILIKE 'X%' "
@@ -217,7 +223,7 @@ def test_sums_of_many_digits_and_days_are_kept_in_small() -> None:
     assert types == {
         "carrier": "STRING",
         "s": "DECIMAL(38,4)",
-        "q": "DECIMAL(38,6)",
+        "q": "DECIMAL(38,11)",
         "d": "DATE",
         "m": "DOUBLE",
     }

@@ -69,8 +69,6 @@ def planned(query: str, key: str = "event_id") -> Plan:
         (f"SELECT DISTINCT ON (carrier) event_id, carrier {FROM}", "DISTINCT ON"),
         (f"SELECT event_id, {OVER} ROWS 1 PRECEDING EXCLUDE CURRENT ROW) AS s {FROM}", "EXCLUDE"),
         (f"SELECT event_id, {OVER} GROUPS 1 PRECEDING) AS s {FROM}", "GROUPS"),
-        (f"SELECT q.event_id FROM (SELECT code, event_id {FROM}) AS q (event_id, x)", "alias with"),
-        (f"WITH q (event_id, x) AS (SELECT code, event_id {FROM}) SELECT event_id FROM q", "alias"),
         (f"SELECT event_id, late = delay < 15 AS odd {FROM}", "comparison of a comparison"),
         (f"SELECT event_id, late = code LIKE 'x%' AS odd {FROM}", "comparison of a comparison"),
         (f"SELECT event_id {FROM} WHERE late = delay < 15", "comparison of a comparison"),

@@ -351,7 +351,7 @@ REFUSED = [
         "GROUPING(flight",
         "GROUPING of 2 expressions",
     ),
-    ("SELECT flight, (SELECT MAX(delay) + 1 {FROM}) AS m {FROM}", "MAX", "one value of all"),
+    ("SELECT flight, (SELECT MAX(delay) + wind {FROM}) AS m {FROM}", "MAX", "one value of all"),
     ("SELECT v.k AS flight FROM (VALUES (1)) AS v(k)", "1", "VALUES behind FROM"),
     (
         "SELECT flight {FROM} INTERSECT ALL SELECT delay {FROM}",

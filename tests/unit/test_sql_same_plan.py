@@ -330,8 +330,9 @@ def test_a_window_of_a_table_is_one_of_its_groups(kind: str, by: str) -> None:
     ("query", "said"),
     [
         (
-            f"SELECT carrier FROM TABLE(TUMBLE(TABLE {STREAM}, DESCRIPTOR(occurred_at), '1 hour'))",
-            "TUMBLE of a table without GROUP BY",
+            f"SELECT carrier FROM TABLE(HOP(TABLE {STREAM}, DESCRIPTOR(occurred_at), '1 hour', "
+            "'2 hours'))",
+            "HOP of a table without GROUP BY",
         ),
         (
             f"SELECT carrier FROM TABLE(TUMBLE(TABLE {STREAM}, DESCRIPTOR(occurred_at), '1 hour')) "
@@ -344,9 +345,9 @@ def test_a_window_of_a_table_is_one_of_its_groups(kind: str, by: str) -> None:
             "CUMULATE of a table that GROUP BY does not name",
         ),
         (
-            f"SELECT carrier FROM TABLE(SESSION(TABLE {STREAM} PARTITION BY carrier, "
+            f"SELECT carrier FROM TABLE(SESSION(TABLE {STREAM} PARTITION BY origin, "
             "DESCRIPTOR(occurred_at), '1 hour')) GROUP BY carrier, window_start",
-            "is not a window of a table that is known here",
+            "SESSION of a table by other columns than GROUP BY",
         ),
         (
             f"SELECT carrier, TUMBLE_START(occurred_at, '1 hour') AS s {FROM} GROUP BY carrier",
@@ -371,6 +372,6 @@ def test_a_window_that_is_none_is_refused_with_the_form(query: str, said: str) -
 
 def test_a_window_in_from_is_refused_with_the_form() -> None:
     query = f"SELECT carrier FROM TUMBLE({STREAM.split()[1]}, '1 hour') x GROUP BY carrier"
-    with pytest.raises(InvalidRequest, match="only tables and streams") as caught:
+    with pytest.raises(InvalidRequest, match="is not a window of a table") as caught:
         rows_sql(query, "carrier")
-    assert "GROUP BY key, TUMBLE(ts, size)" in caught.value.remedy
+    assert "GROUP BY key, TUMBLE(ts, " in caught.value.remedy

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from math import ceil, floor
+from math import ceil, floor, sqrt
 
 from tests.support.oracles.sql_world import START, Fact, Row, World
 
@@ -191,6 +191,8 @@ def _ascending(world: World) -> list[Row]:
             "carriers": ",".join(sorted({f.carrier for f in facts if f.carrier})) or None,
             "middle": _percentile([f.delay for f in facts if f.delay is not None], 0.5),
             "far": _percentile([f.distance for f in facts], 0.9),
+            "spread": _variance([f.delay for f in facts if f.delay is not None], 1, root=True),
+            "wide": _variance([f.distance for f in facts if f.distance > 1], 0),
         }
         for flight, facts in _by(world.facts, _flight).items()
     ]
@@ -203,6 +205,19 @@ def _percentile(values: Iterable[float], part: float) -> float | None:
     if not known or low == high:
         return known[low] if known else None
     return (high - at) * known[low] + (at - low) * known[high]
+
+
+def _variance(values: Iterable[float], less: int, *, root: bool = False) -> float | None:
+    known = sorted(map(float, values))
+    if len(known) <= less:
+        return None
+    total, squares = 0.0, 0.0
+    for one in known:
+        total += one
+    for one in known:
+        squares += (one - total / len(known)) * (one - total / len(known))
+    variance = squares / (len(known) - less)
+    return sqrt(variance) if root else variance
 
 
 def _known(world: World) -> list[Row]:
@@ -411,7 +426,8 @@ CASES = {
         "ascending",
         "flight",
         "SELECT flight, STRING_AGG(origin, '|') AS origins, MEDIAN(delay) AS middle, "
-        "STRING_AGG(DISTINCT carrier, ',') AS carriers, PERCENTILE(distance, 0.9) AS far "
+        "STRING_AGG(DISTINCT carrier, ',') AS carriers, PERCENTILE(distance, 0.9) AS far, "
+        "STDDEV(delay) AS spread, VAR_POP(distance) FILTER (WHERE distance > 1) AS wide "
         f"FROM (SELECT flight, origin, carrier, delay, distance {FROM}) x GROUP BY flight",
         _ascending,
     ),
