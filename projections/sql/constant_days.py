@@ -20,19 +20,22 @@ _WRITTEN = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 def with_days(query: exp.Expr) -> exp.Expr:
     """Return a query in which such days are written out."""
-    return query.transform(_day, copy=False)
+    # What is inside comes first: a day may have several lengths behind it.
+    for node in reversed([*query.find_all(exp.Add, exp.Sub)]):
+        made = _day(node)
+        if made is not None:
+            node.replace(made)
+    return query
 
 
-def _day(node: exp.Expr) -> exp.Expr:
-    if not isinstance(node, exp.Add | exp.Sub):
-        return node
-    day, length = unwrapped(node.this), calendar_length(node.expression)
-    made = _day(day.copy()) if isinstance(day, exp.Add | exp.Sub) else day
-    written = made.this if isinstance(made, exp.Cast) and made.is_type("DATE") else None
-    if length is None or not isinstance(written, exp.Literal):
-        return node
+def _day(node: exp.Expr) -> exp.Expr | None:
+    length = calendar_length(node.expression)
+    day = unwrapped(node.this) if length is not None else None
+    written = day.this if isinstance(day, exp.Cast) and day.is_type("DATE") else None
+    if length is None or day is None or not isinstance(written, exp.Literal):
+        return None
     if not _WRITTEN.fullmatch(written.name):
-        return node  # Spark reads more forms.
+        return None  # Spark reads more forms.
     sign = -1 if isinstance(node, exp.Sub) else 1
     try:
         first = date.fromisoformat(written.name)
@@ -41,8 +44,8 @@ def _day(node: exp.Expr) -> exp.Expr:
         else:
             moved = _months_later(first, sign * length.months)
     except (ValueError, OverflowError):
-        return node
-    result = made.copy()
+        return None
+    result = day.copy()
     literal = exp.Literal.string(moved.isoformat())
     literal.meta.update(written.meta)
     result.set("this", literal)

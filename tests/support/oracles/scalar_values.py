@@ -130,7 +130,7 @@ CASE WHEN b THEN p ELSE 0 END; if(b, i, n); if(b, p, h); CASE WHEN b THEN x ELSE
 p / nullif(q, 0); p / 3; p / j; h / nullif(p, 0); 3 / nullif(p, 0); p * 2; p + 1; p - 10; q * p
 CAST(h AS DECIMAL(32, 4)) * CAST(p AS DECIMAL(16, 2)); CAST(h AS DECIMAL(38, 4)) - p
 CAST(h AS DECIMAL(38, 4)) / nullif(CAST(p AS DECIMAL(38, 4)), 0); h * p / nullif(q, 0)
-h / nullif(CAST(q AS DECIMAL(38, 8)), 0); CAST(h AS DECIMAL(38, 4)) > o * 1.1
+h / nullif(CAST(q AS DECIMAL(38, 8)), 0); CAST(h AS DECIMAL(38, 4)) > o
 CAST(h AS DECIMAL(38, 2)) > CAST(h AS DECIMAL(38, 4)); o = CAST(p AS DECIMAL(38, 2)); o < h
 e + INTERVAL '1' MONTH; e - INTERVAL 2 YEARS; e + INTERVAL '3' DAY; e - INTERVAL 2 WEEKS
 w + INTERVAL 1 MONTH; w - INTERVAL '1' YEAR
