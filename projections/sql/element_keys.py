@@ -17,10 +17,7 @@ from projections.sql.tree import (
     Over,
     UnionAll,
     Windowed,
-    walk,
 )
-
-_MAP = "MAP<"
 
 
 def check_elements(decl: ProjectionDecl, tree: Newest) -> None:
@@ -34,25 +31,6 @@ def check_elements(decl: ProjectionDecl, tree: Newest) -> None:
             fix="Take the place of each element into the key: LATERAL VIEW posexplode(x.lines) t "
             "AS pos, line, with key = 'id, pos'; or group by what they have.",
         )
-
-
-def check_maps(decl: ProjectionDecl, tree: Newest) -> None:
-    """Refuse a key, or a partition of OVER, in which maps would be compared: they have no order."""
-    for node in walk(tree):
-        if not isinstance(node, Newest | Over):
-            continue
-        names = node.keys if isinstance(node, Newest) else node.partition
-        kinds = {each.name: each.type for each in node.input.columns}
-        for name in names:
-            if _MAP in kinds[name].upper():
-                of_key = isinstance(node, Newest)
-                what = f"key column {name}" if of_key else "what rows are partitioned by"
-                raise decl.script.refusal(
-                    f"{what} is {kinds[name]}: maps are not compared, and tell no rows apart",
-                    at=decl.key_at if of_key else decl.offset,
-                    fix="Read its entries as rows, FROM x LATERAL VIEW explode(x.prices) t AS k, "
-                    "v, and take k; or one of its values: prices['name'] AS price.",
-                )
 
 
 def notes_of_elements(tree: Newest) -> list[str]:

@@ -19,7 +19,7 @@ from projections.sql.batch import whole
 from projections.sql.catalog import Catalog
 from projections.sql.certified import check_arguments, uncertified
 from projections.sql.decimals import FLOATING
-from projections.sql.element_keys import check_elements, check_maps
+from projections.sql.element_keys import check_elements
 from projections.sql.explain import (
     EVERYTHING,
     NEW_ROWS,
@@ -33,6 +33,7 @@ from projections.sql.explain import (
 )
 from projections.sql.expressions import same_text
 from projections.sql.key_steps import a_row_for_each_fact, rows_sql
+from projections.sql.map_places import check_maps
 from projections.sql.parse import ProjectionDecl
 from projections.sql.places import refusing_depth
 from projections.sql.presence import of_several_facts
@@ -52,6 +53,7 @@ from projections.sql.tree import (
     walk,
 )
 from projections.sql.truths import check_truths
+from projections.sql.void_columns import check_voids
 from projections.sql.windows import WindowKind
 from schemas.identifiers import spark_name
 
@@ -78,9 +80,11 @@ def _planned(decl: ProjectionDecl, catalog: Catalog) -> Plan:
         _check_grouped_key(decl, query, key)
     else:
         _check_row_key(decl, query, key)
-    tree = pruned(read_tree(decl, catalog))
+    read = read_tree(decl, catalog)
+    tree = pruned(read)
     check_truths(decl.script, tree)
-    check_maps(decl, tree)
+    check_maps(decl, read)
+    check_voids(decl, read)
     newest = a_row_for_each_fact(tree)
     adding = None if newest else adding_of(tree)
     tree = tree if adding is None else adding.tree
@@ -108,7 +112,8 @@ def _planned(decl: ProjectionDecl, catalog: Catalog) -> Plan:
 
 def _several(decl: ProjectionDecl, catalog: Catalog) -> Plan:
     """Compile a query of several steps: its tree says how it is kept."""
-    tree = pruned(read_tree(decl, catalog))
+    read = read_tree(decl, catalog)
+    tree = pruned(read)
     for column in tree.columns:
         if column.name in tree.keys and column.type in FLOATING:
             raise decl.script.refusal(
@@ -119,7 +124,8 @@ def _several(decl: ProjectionDecl, catalog: Catalog) -> Plan:
     check_arguments(decl.script, tree)
     check_truths(decl.script, tree)
     check_elements(decl, tree)
-    check_maps(decl, tree)
+    check_maps(decl, read)
+    check_voids(decl, read)
     kept = _by_keys(decl, tree)
     if kept is not None:
         return _of_elements(decl, tree, *kept)

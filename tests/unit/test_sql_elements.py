@@ -23,6 +23,7 @@ KINDS = {
     "lines": "array<struct<sku:string,n:int,part:struct<at:timestamp>>>",
     "tags": "ARRAY<STRING>",
     "owned": "MAP<STRING, INT>",
+    "held": "STRUCT<m: MAP<STRING, INT>>",
     "alone": "array<struct<x:int>>",
 }
 ITEMS = {"sku": "STRING", "title": "STRING"}
@@ -229,6 +230,14 @@ def test_a_key_tells_elements_apart_by_their_place_or_says_so() -> None:
         ("SELECT owned AS id, name FROM STREAM s", "maps are not compared", "explode"),
         ("SELECT owned AS id, COUNT(*) AS n FROM o GROUP BY owned", "not compared", "['name']"),
         ("SELECT id, SUM(id) OVER (PARTITION BY owned) AS n FROM o", "not compared", "explode"),
+        ("SELECT id, MAX(owned) AS n FROM STREAM s GROUP BY id", ":57: the argument of", "explode"),
+        ("SELECT id, MIN(held) AS n FROM STREAM s GROUP BY id", "of MIN is STRUCT", "explode"),
+        ("SELECT id, RANK() OVER (PARTITION BY id ORDER BY owned) AS n FROM o", "ordered", "['n"),
+        ("SELECT DISTINCT id, owned FROM o", ":62: what rows are grouped by is MAP", "explode"),
+        ("SELECT id, owned FROM o EXCEPT SELECT id, owned FROM o", ":53: what", "explode"),
+        ("SELECT id, COUNT(DISTINCT owned) AS n FROM o GROUP BY id", "DISTINCT compares", "['n"),
+        ("SELECT o.id, p.name FROM o JOIN o p ON o.owned = p.owned", "joined by", "explode"),
+        ("SELECT id FROM o WHERE name = 'x' OR owned <> owned", "what is compared", "explode"),
         (
             "SELECT id, a FROM o CROSS JOIN UNNEST(tags) AS t (x) PIVOT (SUM(id) FOR x IN ('a'))",
             "behind a query in brackets",
@@ -251,6 +260,26 @@ def test_what_elements_are_not_is_refused_with_a_form(query: str, said: str, for
         made(query, "id")
     assert said in caught.value.message
     assert form in (caught.value.remedy or "")
+
+
+@pytest.mark.parametrize(
+    ("query", "place"),
+    [
+        ("SELECT id, NULL AS n FROM o", 61),
+        ("SELECT id, n FROM (SELECT id, COALESCE(NULL, NULL) AS n FROM o) q", 72),
+        ("SELECT id, CASE WHEN id > 1 THEN NULL END AS n FROM STREAM s", 63),
+        ("SELECT id, MAX(NULL) AS n FROM o GROUP BY id", 53),
+        ("SELECT id, NULL AS n FROM STREAM s GROUP BY id", 61),
+        ("SELECT id, NULL AS n FROM o UNION ALL SELECT id, NULL AS n FROM o", 61),
+        ("SELECT id, array() AS n FROM o", 53),
+    ],
+)
+def test_a_column_of_null_alone_has_no_type_and_is_refused(query: str, place: int) -> None:
+    with pytest.raises(InvalidRequest, match=f":{place}: column n has no type") as caught:
+        made(query, "id")
+    assert caught.value.remedy is not None
+    assert caught.value.remedy.startswith("Name one: CAST(")
+    made("SELECT id, CAST(NULL AS STRING) AS n, COALESCE(NULL, name) AS m FROM o", "id")
 
 
 def test_what_is_not_known_of_an_array_is_left_to_spark() -> None:
