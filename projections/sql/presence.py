@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from projections.sql.tree import Grouped, Join, JoinKind, Map, Node, inputs_of, is_stateful, passed
+from projections.sql.tree import (
+    Grouped,
+    Join,
+    JoinKind,
+    Map,
+    Node,
+    UnionAll,
+    inputs_of,
+    is_stateful,
+    passed,
+)
 
 
 def right_rows(join: Join) -> Node:
@@ -30,6 +40,8 @@ def _rows_of_groups(node: Node) -> Node:
         case Map():
             return replace(node, input=_rows_of_groups(node.input))
         case Grouped() if not node.calls:
-            return Map(input=node.input, outputs=passed(node.columns))
+            return Map(input=_rows_of_groups(node.input), outputs=passed(node.columns))
+        case UnionAll():
+            return replace(node, inputs=tuple(map(_rows_of_groups, node.inputs)))
         case _:
             return node

@@ -63,6 +63,9 @@ def test_a_number_that_a_subquery_equates_is_no_place_of_a_column() -> None:
     ("inner", "of_groups"),
     [
         ("SELECT label FROM airlines", False),
+        ("SELECT DISTINCT label FROM airlines", False),
+        ("SELECT label FROM airlines GROUP BY carrier, label", False),
+        ("SELECT label FROM (SELECT label FROM airlines UNION SELECT label FROM airlines)", False),
         ("SELECT MAX(label) AS label FROM airlines GROUP BY carrier", True),
     ],
 )
