@@ -22,6 +22,9 @@ from schemas.schema_references import with_types
 API_PATH = "/apis/ccompat/v7"
 _TIMEOUT_S = 10.0
 _SCHEMAS: dict[tuple[str, int], str] = {}
+_FOREIGN: dict[tuple[str, int], str] = {}
+"""Languages of the schemas that are none of Avro's."""
+_AVRO = "AVRO"
 # One client per registry and process: decoders are made anew for every batch.
 _CLIENTS: dict[str, httpx.Client] = {}
 _CLIENTS_LOCK = threading.Lock()
@@ -98,8 +101,13 @@ class ConfluentRegistry:
             client.close()
 
     def schema(self, schema_id: int) -> str:
-        """Return the Avro JSON text of a schema id, from the cache after the first time."""
-        known = _SCHEMAS.get((self.url, schema_id))
+        """Return the Avro JSON text of a schema id, from the cache after the first time.
+
+        Raises `SchemaViolation` for a schema of another language.
+        """
+        known, foreign = (each.get((self.url, schema_id)) for each in (_SCHEMAS, _FOREIGN))
+        if foreign is not None:
+            raise _not_avro(schema_id, foreign)
         if known is None:
             answer = self._call("GET", f"/schemas/ids/{schema_id}")
             if answer is None:
@@ -107,6 +115,10 @@ class ConfluentRegistry:
                     f"the registry at {self.url} has no schema with id {schema_id}",
                     remedy="Check that registry.url names the registry that wrote these records.",
                 )
+            language = str(answer.get("schemaType") or _AVRO)
+            if language != _AVRO:
+                _FOREIGN[(self.url, schema_id)] = language
+                raise _not_avro(schema_id, language)
             known = _SCHEMAS[(self.url, schema_id)] = self._whole(answer)
         return known
 
@@ -268,6 +280,13 @@ def _confluent(url: str, api_path: str) -> ConfluentRegistry:
 def _against_all(versions: tuple[RegisteredSchema, ...], schema_json: str) -> list[str]:
     earlier = [(version.version, version.schema) for version in versions]
     return complaints_at(Level.BACKWARD_TRANSITIVE, earlier, schema_json)
+
+
+def _not_avro(schema_id: int, language: str) -> SchemaViolation:
+    read = "records of JSON Schema are read with format = 'json'" if language == "JSON" else None
+    return SchemaViolation(
+        f"schema {schema_id} is of {language}, not Avro: {read or f'{language} is not read'}"
+    )
 
 
 def _canonical(schema_json: str) -> str:

@@ -5,6 +5,8 @@ left alone. A value of `csv` is one line with the declared columns in their orde
 has the five-byte framing: its fields are read as the columns of their names, or, where none are
 declared, are the columns themselves.
 
+A value or a key of `json` may have the five-byte framing, too, in front of its text.
+
 A record without a value (a tombstone) has the columns of `key`, read from the record's own key: an
 object, a line or a record as above, or the text of a single column. All other columns are NULL.
 """
@@ -32,13 +34,14 @@ from schemas.lake_columns import OF_TOPICS, lake_columns
 from schemas.registry import SchemaLookup
 from schemas.topic_values import ValueType, value_type
 from schemas.widening import common_type
-from schemas.wire import schema_id_of
+from schemas.wire import HEADER_BYTES, schema_id_of
 
 JSON, CSV, AVRO = "json", "csv", "avro"
 MOMENT = pa.timestamp("us", tz="UTC")
 
 _OPENS = (b"{", b'"')
 """Begin a key that is JSON; any other is the text of a column, or a line."""
+_BEGINS_JSON = frozenset(bytes((each,)) for each in b'{["-0123456789tfn \t\r\n')
 _VALUE, _KEY, _TEXT, _NOWHERE = "value", "key", "text", "nowhere"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -121,7 +124,7 @@ class TopicRecords:
         if value is None:
             return self._checked(self._of_key(key))
         if self.shape.format == JSON:
-            document = json_text.parse(value)
+            document = json_text.parse(_unframed(value))
             if not isinstance(document, dict):
                 raise misfit(f"expected an object, found {describe(document)}")
             return self._checked(self._of_fields(document))
@@ -182,6 +185,8 @@ class TopicRecords:
             return {}
         if self.shape.format == CSV:
             return self._of_line(names, key)
+        if _is_framed_json(key):
+            key = key[HEADER_BYTES:]
         if key[:1] in _OPENS or key == b"null":
             document = json_text.parse(key)
             if isinstance(document, dict):
@@ -300,6 +305,26 @@ class TopicRecords:
         name = None if order is None else self.shape.named(rows.schema.names, order)
         if name is not None and not _orders(rows[name].type):
             raise misfit(f"{rows[name].type} has no order to go by", f".{order}")
+
+
+def _is_framed_json(text: bytes) -> bool:
+    """Say whether JSON stands behind the five-byte framing: no JSON begins with its zero byte."""
+    return text[:1] == b"\0" and text[HEADER_BYTES : HEADER_BYTES + 1] in _BEGINS_JSON
+
+
+def _unframed(value: bytes) -> bytes:
+    """Return the JSON of a value, without the five-byte framing that some serializers write.
+
+    Raises `SchemaViolation` for what else they frame.
+    """
+    if value[:1] != b"\0":
+        return value
+    if not _is_framed_json(value):
+        raise SchemaViolation(
+            "behind the five-byte framing there is no JSON: Avro is read with format = 'avro',"
+            " Protobuf is not read: write such topics as JSON or Avro"
+        )
+    return value[HEADER_BYTES:]
 
 
 def _reads_as(found: pa.DataType, declared: pa.DataType) -> bool:

@@ -11,7 +11,7 @@ import fastavro
 import httpx
 import pytest
 
-from kernel.errors import NotFound
+from kernel.errors import NotFound, SchemaViolation
 from schemas import registry
 from schemas.columns import decode_rows
 from schemas.registry import ConfluentRegistry
@@ -67,6 +67,7 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> ConfluentRegistry:
     client = httpx.Client(base_url=URL, transport=httpx.MockTransport(answered))
     monkeypatch.setattr(registry, "_CLIENTS", {URL: client})
     monkeypatch.setattr(registry, "_SCHEMAS", {})
+    monkeypatch.setattr(registry, "_FOREIGN", {})
     return ConfluentRegistry(URL)
 
 
@@ -96,3 +97,14 @@ def test_a_schema_without_references_stays_as_it_is(kept: ConfluentRegistry) -> 
 def test_a_reference_that_leads_nowhere_is_said(kept: ConfluentRegistry) -> None:
     with pytest.raises(NotFound, match="no version 3 of nowhere"):
         kept.schema(4)
+
+
+def test_a_schema_of_another_language_is_named(kept: ConfluentRegistry) -> None:
+    for language, read in (("PROTOBUF", "PROTOBUF is not read"), ("JSON", "format = 'json'")):
+        told = httpx.Response(200, json={"schema": "", "schemaType": language})
+        answer = httpx.MockTransport(lambda _, told=told: told)
+        registry._CLIENTS[URL] = httpx.Client(base_url=URL, transport=answer)
+        registry._FOREIGN.clear()
+        for _ in range(2):
+            with pytest.raises(SchemaViolation, match=f"of {language}, not Avro.*{read}"):
+                kept.schema(9)

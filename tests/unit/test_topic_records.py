@@ -73,6 +73,12 @@ def test_each_type_is_read_exactly(form: str, value: bytes) -> None:
     assert read(form, value) == VALUES
 
 
+def test_json_is_read_behind_the_framing_of_its_serializer_and_protobuf_is_named() -> None:
+    assert read("json", b"\0\0\0\0\x05" + JSON) == read("json", JSON) == VALUES
+    with pytest.raises(SchemaViolation, match="Protobuf is not read"):
+        read("json", b"\0\0\0\0\x05\0\x08\x96\x01")
+
+
 def test_what_is_missing_is_null_and_what_is_nested_is_its_text() -> None:
     found = read("json", b'{"s": {"a": [1, 2.50]}, "at": 1357017300000, "other": 1}')
     assert found == dict.fromkeys(VALUES) | {"s": '{"a":[1,2.5]}', "at": AT}
@@ -119,6 +125,9 @@ def test_a_line_is_parted_as_rfc_4180_has_it() -> None:
         ("json", b"7", ("n",)),
         ("json", b'"x"', ("s",)),
         ("json", b"x", ("s",)),
+        ("json", b'\0\0\0\0\x05{"n": 7, "s": "x"}', ("n", "s")),
+        ("json", b'\0\0\0\0\x05"x"', ("s",)),
+        ("json", b"\0\0\0\0\x057", ("n",)),
         ("csv", b"7,x", ("n", "s")),
         ("avro", b"x", ("s",)),
     ],
