@@ -98,11 +98,15 @@ SELECT jsonb_build_object(
              (SELECT l.relreplident FROM pg_partition_tree(c.oid) p JOIN pg_class l ON l.oid = p.relid
                WHERE c.relkind = 'p' AND l.relkind = 'r' AND l.relreplident IN ('i', 'n') LIMIT 1),
              c.relreplident),
+         -- Before, columns that a key only INCLUDEs were told as a part of it.
+         'key_alone', true,
          'key', (SELECT coalesce(jsonb_agg(a.attname ORDER BY k.place), '[]')
                    FROM pg_index i
                    CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY AS k(attnum, place)
                    JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-                  WHERE i.indrelid = c.oid AND i.indisprimary),
+                  WHERE i.indrelid = c.oid AND i.indisprimary
+                    -- What a key INCLUDEs tells no rows apart.
+                    AND k.place <= i.indnkeyatts),
          'columns', (SELECT coalesce(jsonb_agg(described ORDER BY attnum), '[]') FROM resolved))
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE c.oid = relid

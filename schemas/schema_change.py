@@ -51,10 +51,11 @@ class SchemaChange:
 
     `kind`: create, alter, drop, describe. `renamed` is the attnum that a RENAME COLUMN was about,
     0 without. `rewritten` are PostgreSQL's reasons for rewriting the table, as bits. `using`: the
-    command computes values, as far as its text shows. `key` are lake names. `root` is
-    the partitioned table whose partition this is; `partitions` the leaves of a partitioned one,
-    `filled` those of them that had rows, None where nobody looked, `unlogged` those that are. A
-    `leaf` is not partitioned itself. `identity` is its replica identity, a letter of the catalog's.
+    command computes values, as far as its text shows. `key` are lake names; `key_alone`: none of
+    them is only included in it, as in older messages. `root` is the partitioned table whose
+    partition this is; `partitions` the leaves of a partitioned one, `filled` those of them that had
+    rows, None where nobody looked, `unlogged` those that are. A `leaf` is not partitioned itself.
+    `identity` is its replica identity, a letter of the catalog's.
     `type_kind` is the kind of the type that was altered.
     """
 
@@ -70,6 +71,7 @@ class SchemaChange:
     leaf: bool = True
     identity: str = "d"
     key: tuple[str, ...] = ()
+    key_alone: bool = False
     columns: tuple[TableColumn, ...] = ()
     renamed: int = 0
     rewritten: int = 0
@@ -110,6 +112,7 @@ def parse_schema_change(text: str) -> SchemaChange:
             leaf=told.get("partitions") is None,
             identity=told.get("identity", "d"),
             key=captured_columns(told.get("key") or ()),
+            key_alone=bool(told.get("key_alone")),
             columns=tuple(_column(each, number.get(each["attnum"], 1)) for each in listed),
             renamed=told.get("renamed") or 0,
             rewritten=told.get("rewritten") or 0,

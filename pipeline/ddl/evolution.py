@@ -213,6 +213,8 @@ def _unfollowed(
             column.name: after[attnum].name for attnum, column in before.items() if attnum in after
         }
         key = tuple(names.get(name, name) for name in known.key)
+        if change.key_alone and not known.key_alone:
+            key = key[: len(change.key)]
         if set(key) != set(change.key):
             return f"its primary key was ({', '.join(key)}) and is ({', '.join(change.key)})"
     if change.rewritten & REWRITE_TYPE:

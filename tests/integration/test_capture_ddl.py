@@ -189,6 +189,12 @@ def test_composite_types_and_schemas_tell_of_their_tables(shop: Listener) -> Non
     assert shop.run("CREATE TEMP TABLE scratch (id int)", "DROP TABLE scratch") == []
 
 
+def test_what_a_key_only_includes_is_not_told_as_a_part_of_it(shop: Listener) -> None:
+    key = "PRIMARY KEY (b, a) INCLUDE (note)"
+    told = shop.one(f"CREATE TABLE covered (a int, b int, note text, {key})")
+    assert (told.key, told.key_alone) == (("b", "a"), True)
+
+
 def test_types_tell_of_tables_that_have_them_by_domains(shop: Listener) -> None:
     shop.run(
         "CREATE DOMAIN feeling AS mood",

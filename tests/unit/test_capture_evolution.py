@@ -213,6 +213,23 @@ def test_what_cannot_be_followed_is_held_from_its_epoch_on(
     assert Hold.from_json(hold.to_json()) == hold
 
 
+def test_a_column_that_a_key_only_includes_is_none_of_it_in_newer_messages(lake: Lake) -> None:
+    """Older triggers told of it as one: those that are put in their place hold nothing."""
+    item = Item()
+    item.add("a", "int4")
+    item.tell("describe", key=["id", "a"])
+    item.write("c", 1, {2: 3})
+    item.tell("describe", key_alone=True)
+    item.write("c", 2, {2: 4})
+    folding = Folding(lake, item)
+    folding.run(item.log)
+    assert not folding.held
+    known = len(item.log)
+    item.tell(key=["id", "a"], key_alone=True)
+    folding.run(item.log[known:])
+    assert folding.held[TABLE].reason == "its primary key was (id) and is (id, a)"
+
+
 def test_without_messages_columns_are_known_by_their_rows(lake: Lake) -> None:
     """A renamed column is a new one, a wider one widens, another type holds the table."""
     item = Item()
