@@ -4,13 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import psycopg
+
 from cdc.admission import Check, quoted
-from cdc.database import split_table
+from cdc.database import Connection, split_table
 from schemas.pg_types import SourceColumn
 
 NO_ARRAYS = "a key without arrays"
 NO_NULLS = "NOT NULL for the columns of its declared key"
+UNIQUE = "a declared key that no two rows have"
+GUARDED = "a unique index on its declared key"
 TOLD_WHOLE = "REPLICA IDENTITY FULL, for a declared key that is not the primary key"
+
+_LOOKED_AT = 1_000_000
+_LOOK_TIMEOUT = "10s"
+_UNIQUE_INDEX = """
+SELECT c.relkind = 'p' AS parted, EXISTS (
+  SELECT FROM pg_index i
+   WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid AND i.indimmediate
+     AND i.indpred IS NULL AND i.indexprs IS NULL
+     AND NOT EXISTS (
+       SELECT FROM unnest(i.indkey) WITH ORDINALITY AS k(attnum, place)
+         JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+        WHERE k.place <= i.indnkeyatts AND a.attname <> ALL (%s))) AS there
+  FROM pg_class c WHERE c.oid = %s::regclass
+"""
 
 
 def key_checks(
@@ -64,3 +82,54 @@ def key_checks(
             ok=False,
             fix=f"{whole}, and declare another unique key: --key {table}:COLUMN",
         )
+
+
+def unique_checks(connection: Connection, table: str, key: Sequence[str]) -> Iterator[Check]:
+    """Look whether rows of a table have equal declared keys: they would be one row of the lake.
+
+    A unique index answers that; without one a million rows are looked at, for ten seconds at most.
+    """
+    name = quoted(*split_table(table))
+    row = connection.execute(_UNIQUE_INDEX, (list(key), name)).fetchone()
+    if row is None or row["there"]:
+        return
+    columns = ", ".join(key)
+    rows, doubled = _doubled(connection, name if row["parted"] else f"ONLY {name}", key)
+    if doubled:
+        yield Check(
+            subject=f"table {table}",
+            required=UNIQUE,
+            found=f"{doubled} values of {columns} in several rows",
+            ok=False,
+            fix=f"Declare columns that are unique together, or make {columns} unique in {name}",
+        )
+        return
+    yield Check(
+        subject=f"table {table}",
+        required=GUARDED,
+        found="none, and its rows could not be looked at in time"
+        if rows is None
+        else f"none; among {rows} rows no two have the same {columns}",
+        ok=False,
+        fix=f"CREATE UNIQUE INDEX ON {name} ({', '.join(map(quoted, key))})",
+        advice=True,
+    )
+
+
+def _doubled(connection: Connection, relation: str, key: Sequence[str]) -> tuple[int | None, int]:
+    """Return how many rows were looked at, None where that took too long, and doubled values."""
+    columns = ", ".join(map(quoted, key))
+    query = (
+        "SELECT coalesce(sum(n), 0)::bigint AS rows, count(*) FILTER (WHERE n > 1) AS doubled"
+        f" FROM (SELECT count(*) AS n FROM (SELECT {columns} FROM {relation} LIMIT {_LOOKED_AT}) r"
+        f" GROUP BY {columns}) g"
+    )
+    try:
+        with connection.transaction():
+            connection.execute(f"SET LOCAL statement_timeout = '{_LOOK_TIMEOUT}'".encode())
+            row = connection.execute(query.encode()).fetchone()
+    except (psycopg.errors.QueryCanceled, psycopg.errors.UndefinedFunction):
+        # A type without an order or equality of its own cannot be grouped by.
+        return None, 0
+    assert row is not None
+    return int(str(row["rows"])), int(str(row["doubled"]))

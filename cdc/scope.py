@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from cdc.admission import Check, server_checks
 from cdc.columns import columns_of, described
 from cdc.database import Connection
-from cdc.key_checks import NO_ARRAYS, NO_NULLS, TOLD_WHOLE
+from cdc.key_checks import NO_ARRAYS, NO_NULLS, TOLD_WHOLE, unique_checks
 from cdc.name_checks import FOLDER_NAME, OWN_TOPIC, TOLD_APART, measured_topic, topic_checks
 from cdc.options import COPY, TableOptions, matches
 from cdc.replication import published
@@ -136,8 +136,9 @@ def scope_of(
 
     `name` is that of the publication and of the slot; `slot`: whether the slot is looked at. Of a
     source that `runs` a table whose columns, topic or rows can no longer be told apart is held,
-    named or not: the connector would not start again with it, or nothing could follow it.
-    Tables come in the order declared, those of a pattern by name.
+    named or not: the connector would not start again with it, or nothing could follow it; whether
+    rows have equal declared keys is asked of one that does not run. Tables come in the order
+    declared, those of a pattern by name.
     """
     checks = list(server_checks(connection, name, slot=slot))
     covered = published(connection, name) or {}
@@ -146,7 +147,7 @@ def scope_of(
     sound: list[str] = []
     publishable: list[str] = []
     declared = _declared(source, connection)
-    made = _checked(source, connection, declared, covered)
+    made = _checked(source, connection, declared, covered, with_rows=not runs)
     for table, named in declared.items():
         key, found = source.keys.get(table, ()), made[table]
         failed = [check for check in found if not check.ok and not check.advice]
@@ -192,10 +193,13 @@ def _checked(
     connection: Connection,
     declared: Mapping[str, bool],
     covered: Mapping[str, tuple[str, ...] | None],
+    *,
+    with_rows: bool,
 ) -> dict[str, tuple[Check, ...]]:
     """Check each table by itself, and its topic against those before it: captured ones come first.
 
-    A table that is not captured takes no topic.
+    A table that is not captured takes no topic. `with_rows`: the rows of a table whose key is
+    declared are looked at, too.
     """
     found: dict[str, tuple[Check, ...]] = {}
     taken: dict[str, str] = {}
@@ -212,10 +216,15 @@ def _checked(
         )
         topic = measured_topic(table)
         others = (*topic_checks(f"table {table}", table, taken.get(topic)), *_parts(table, roots))
-        found[table] = (*own, *others)
-        if declared[table] or all(check.ok or check.advice for check in found[table]):
+        key = source.keys.get(table, ()) if with_rows and _sound(own) else ()
+        found[table] = (*own, *others, *(unique_checks(connection, table, key) if key else ()))
+        if declared[table] or _sound(found[table]):
             taken.setdefault(topic, table)
     return found
+
+
+def _sound(checks: Iterable[Check]) -> bool:
+    return all(check.ok or check.advice for check in checks)
 
 
 def _parts(table: str, roots: Mapping[str, str]) -> Iterator[Check]:

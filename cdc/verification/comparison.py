@@ -265,7 +265,8 @@ class Comparison:
             ranges=look.split.groups,
             differing_ranges=_ranges_of(look.split, wrong, within),
             differences=named,
-            cause=stranger(self._lake, self._tables, name) if wrong else None,
+            cause=_doubled(captured, named.doubled)
+            or (stranger(self._lake, self._tables, name) if wrong else None),
             seconds=look.seconds + time.monotonic() - began,
         )
 
@@ -300,6 +301,18 @@ def at_one_lsn(dsn: str, *, timeout_s: float) -> Iterator[tuple[Connection, Lsn]
 def _held(table: str, between: Between, reason: str) -> TableReport:
     return TableReport(
         table=table, lsn=lsn_to_text(between.lsn), epoch=between.base.epoch, held=reason
+    )
+
+
+def _doubled(captured: Captured, count: int) -> str | None:
+    """Say why one row of the lake stands for several of the source; None where none does."""
+    if not count:
+        return None
+    keys = ", ".join(captured.catalog.keys)
+    return (
+        f"{count} values of the key {keys} are in several rows of {captured.table}, of which the"
+        " lake keeps one: make them unique in the source, or declare another key in"
+        f" sources/{captured.source}.toml; see penstock source check {captured.source}"
     )
 
 

@@ -29,7 +29,13 @@ from cdc.snapshot.chunks import served_by_index
 from cdc.verification import watermarks
 from cdc.verification.comparison import Captured, Comparison
 from cdc.verification.narrowing import differing_keys
-from cdc.verification.source_rows import SourceTable, estimated, next_bound, row_hashes
+from cdc.verification.source_rows import (
+    SourceTable,
+    by_key,
+    estimated,
+    next_bound,
+    row_hashes,
+)
 from kernel.positions import Lsn
 from pipeline.commit.manifest_rows import Committed
 from pipeline.verification.as_of import Between
@@ -204,7 +210,7 @@ class ContinuousCheck:
 
 
 def _read(connection: Connection, place: RangePlace, keys: Sequence[str] | None) -> dict[str, str]:
-    return dict(row_hashes(connection, place.table, within=place.area, keys=keys))
+    return by_key(row_hashes(connection, place.table, within=place.area, keys=keys))
 
 
 def _named(changed: pa.Table | None, state: LakeState, names: tuple[str, ...]) -> frozenset[str]:

@@ -49,7 +49,7 @@ def heal_reports(
     *,
     timeout_s: float,
 ) -> list[TableReport]:
-    """Heal every table that differs; return the reports with what became of them.
+    """Heal every table that differs and can be healed; return the reports with what became of them.
 
     Raises `InvalidRequest` for a range that is too large to be healed, once the others are healed.
     """
@@ -57,7 +57,7 @@ def heal_reports(
     healed: list[TableReport] = []
     refused: InvalidRequest | None = None
     for report in reports:
-        if report.equal or report.held is not None:
+        if report.equal or report.held is not None or not report.differences.healable:
             healed.append(report)
             continue
         captured = by_name[report.table]

@@ -9,6 +9,7 @@ from dataclasses import replace
 from cdc.database import Connection
 from cdc.verification.reports import (
     DIFFERS,
+    DOUBLED,
     EXTRA,
     MISSING,
     NO_DIFFERENCES,
@@ -16,7 +17,14 @@ from cdc.verification.reports import (
     KeyDifference,
     readable,
 )
-from cdc.verification.source_rows import SourceTable, Split, column_hashes, row_hashes
+from cdc.verification.source_rows import (
+    SEVERAL,
+    SourceTable,
+    Split,
+    by_key,
+    column_hashes,
+    row_hashes,
+)
 from pipeline.verification.book import MOST_KEYS
 from pipeline.verification.hashing import LakeRows
 from schemas.key_ranges import WHOLE, KeyRange
@@ -71,9 +79,14 @@ class Narrowing:
         return replace(found, keys=shown)
 
     def _compare(self, area: KeyRange, group: tuple[Split, int] | None) -> Differences:
-        ours = dict(row_hashes(self._connection, self._table, within=area, group=group))
+        ours = by_key(row_hashes(self._connection, self._table, within=area, group=group))
         lake_group = None if group is None else (group[0].bounds, group[0].buckets, group[1])
-        found = differing_keys(ours, self._rows.row_hashes(within=area, group=lake_group))
+        found = [
+            (key, DOUBLED if ours.get(key) == SEVERAL else what)
+            for key, what in differing_keys(
+                ours, self._rows.row_hashes(within=area, group=lake_group)
+            )
+        ]
         counts = Counter(what for _, what in found)
         room = MOST_KEYS - len(self._named)
         shown = [(key, what) for key, what in found if key not in self._named][:room]
@@ -81,7 +94,8 @@ class Narrowing:
         return Differences(
             missing=counts[MISSING],
             extra=counts[EXTRA],
-            differing=counts[DIFFERS],
+            differing=counts[DIFFERS] + counts[DOUBLED],
+            doubled=counts[DOUBLED],
             keys=tuple(
                 KeyDifference(key=readable(key, self._table.key), what=what) for key, what in shown
             ),

@@ -10,12 +10,15 @@ from pipeline.verification.book import MOST_KEYS, Fact, Kind
 from schemas.key_ranges import KeyRange
 from schemas.pg_types import SourceColumn
 
-MISSING, EXTRA, DIFFERS = "missing", "extra", "differs"
+MISSING, EXTRA, DIFFERS, DOUBLED = "missing", "extra", "differs", "doubled"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyDifference:
-    """A key that is missing in the lake, extra there, or differs in `columns`."""
+    """A key that is missing in the lake, extra there, or differs in `columns`.
+
+    One that is `doubled` is that of several rows of the source.
+    """
 
     key: dict[str, str | None]
     what: str
@@ -24,11 +27,15 @@ class KeyDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Differences:
-    """Counts of all differing keys, and at most 100 of them by name. Adds up over ranges."""
+    """Counts of all differing keys, and at most 100 of them by name. Adds up over ranges.
+
+    `doubled` ones are among the `differing`.
+    """
 
     missing: int = 0
     extra: int = 0
     differing: int = 0
+    doubled: int = 0
     keys: tuple[KeyDifference, ...] = ()
 
     @property
@@ -36,11 +43,17 @@ class Differences:
         """Whether something differs."""
         return bool(self.missing or self.extra or self.differing)
 
+    @property
+    def healable(self) -> bool:
+        """Whether the source's rows would mend something: of several rows of a key one is kept."""
+        return bool(self.missing or self.extra or self.differing > self.doubled)
+
     def __add__(self, other: Differences) -> Differences:
         return Differences(
             missing=self.missing + other.missing,
             extra=self.extra + other.extra,
             differing=self.differing + other.differing,
+            doubled=self.doubled + other.doubled,
             keys=(*self.keys, *other.keys)[:MOST_KEYS],
         )
 

@@ -9,7 +9,7 @@ Everything reads what the connection's transaction sees; nothing here opens one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from psycopg import sql
@@ -27,6 +27,8 @@ from schemas.key_ranges import WHOLE, Bound, KeyColumn, KeyOrder, KeyRange, orde
 from schemas.pg_types import SourceColumn
 from schemas.row_hash import hash_text
 
+SEVERAL = "several rows"
+"""Stands for the hash of a key that the source has more than once: no row of the lake has it."""
 _SAMPLES_PER_RANGE = 32
 _FETCH_ROWS = 5_000
 _ORDERED_AS_UTF8 = ("UTF8", "SQL_ASCII", "LATIN1")
@@ -275,6 +277,14 @@ def row_hashes(
     )
     for row in connection.cursor().stream(query, size=_FETCH_ROWS):
         yield str(row["k"]), str(row["h"])
+
+
+def by_key(rows: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Map keys to the hashes of their rows; one of several rows to `SEVERAL`."""
+    found: dict[str, str] = {}
+    for key, digest in rows:
+        found[key] = SEVERAL if key in found else digest
+    return found
 
 
 def column_hashes(

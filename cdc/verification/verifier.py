@@ -291,6 +291,8 @@ class Verifying:
             f"; {report.cause}" if report.cause else "",
         )
         self._facts.add([report.fact(captured.source, Kind.DIFFERENCE)])
+        if not found.healable:
+            return number, report.cause
         if not current.heals:
             return number, _left_alone(captured)
         healed = heal(

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from apps.settings import Settings
 from cdc.verification.comparison import Comparison
+from cdc.verification.continuous import ContinuousCheck
 from cdc.verification.healing import heal_reports
 from lake.layout import Lake
 from lake.tables import Tables
@@ -129,3 +130,33 @@ def test_a_table_that_cannot_be_read_does_not_take_the_verdicts_of_the_others(sh
     assert {table: report.equal for table, report in reports.items()} == dict.fromkeys(
         {*KEYS} - {ORDERS}, True
     )
+
+
+@pytest.mark.matrix
+def test_a_declared_key_that_several_rows_have_is_told_and_not_healed_for_ever(
+    stack: Settings, spark: SparkSession, lake: Lake, prefix: str, new_source: Callable[[str], str]
+) -> None:
+    dsn = new_source(
+        "CREATE TABLE visits (who int NOT NULL, note text);"
+        "ALTER TABLE visits REPLICA IDENTITY FULL; INSERT INTO visits VALUES (1, 'a')"
+    )
+    keys = {"public.visits": ("who",)}
+    with mirrored(stack, spark, lake, prefix, dsn, tuple(keys), keys) as visits:
+        visits.execute("INSERT INTO visits VALUES (2, 'b'), (3, 'c'), (3, 'd'), (3, 'c')")
+        visits.catch_up()
+        comparison = Comparison(lake, Tables(), visits.registry())
+        wanted = visits.captured()
+        with visits.following():
+            (report,) = comparison.compare(dsn, wanted, timeout_s=90)
+            assert heal_reports(
+                lake, Tables(), comparison, dsn, wanted, [report], timeout_s=90
+            ) == [report]
+            check = ContinuousCheck(comparison, dsn, timeout_s=90)
+            step = check.check(wanted[0], check.place(wanted[0], None, None))
+    assert (report.rows, report.rows_current, report.differences.healable) == (5, 3, False)
+    assert [(each.key, each.what) for each in report.differences.keys] == [
+        ({"who": "3"}, "doubled")
+    ]
+    assert report.cause is not None
+    assert report.cause.startswith("1 values of the key who are in several rows of public.visits")
+    assert step.suspects == 1

@@ -6,6 +6,7 @@ import psycopg
 import pytest
 
 from cdc.database import connected
+from cdc.key_checks import GUARDED, UNIQUE
 from cdc.options import TableOptions
 from cdc.replication import published, withdraw_refusing
 from cdc.scope import Scope, fingerprint, scope_of
@@ -101,6 +102,38 @@ def test_a_null_that_is_forbidden_from_now_on_may_be_in_older_rows(postgres_dsn:
         assert fingerprint(source, connection, "penstock_test_shop") != before
         scope = scope_of(source, connection, "penstock_test_shop", runs=True)
     assert scope.tables["public.loose"] == ("a",)
+
+
+def test_rows_with_equal_declared_keys_are_counted_before_they_become_one(
+    postgres_dsn: str,
+) -> None:
+    """A unique index answers by itself; without one it is advised, and asked for of new ones."""
+    with psycopg.connect(postgres_dsn, autocommit=True) as connection:
+        connection.execute(
+            b"CREATE TABLE visits (who int NOT NULL, at date NOT NULL, note text);"
+            b"ALTER TABLE visits REPLICA IDENTITY FULL;"
+            b"INSERT INTO visits VALUES (1, 'today'), (1, 'tomorrow'), (2, 'today'), (2, 'today')"
+        )
+
+    def looked(*key: str, runs: bool = False) -> list[tuple[bool, str, str]]:
+        source, _ = declare("s", dsn=postgres_dsn, tables=("visits",), keys={"visits": key})
+        with connected(postgres_dsn) as connection:
+            checks = scope_of(source, connection, "penstock_test_shop", runs=runs).checks
+        return [(c.advice, c.found, c.fix or "") for c in checks if c.required in (UNIQUE, GUARDED)]
+
+    ((advice, found, fix),) = looked("who")
+    assert (advice, found) == (False, "2 values of who in several rows")
+    assert "Declare columns that are unique together" in fix
+    assert looked("who", "at")[0][1] == "1 values of who, at in several rows"
+    assert looked("who", runs=True) == []
+    with psycopg.connect(postgres_dsn, autocommit=True) as connection:
+        connection.execute(b"DELETE FROM visits WHERE who = 2")
+        ((advice, found, fix),) = looked("at", "who")
+        assert (advice, found) == (True, "none; among 2 rows no two have the same at, who")
+        assert fix == 'CREATE UNIQUE INDEX ON "public"."visits" ("at", "who")'
+        connection.execute(b"CREATE UNIQUE INDEX ON visits (who, at) INCLUDE (note)")
+    assert looked("at", "who") == []
+    assert looked("who")[0][0] is False
 
 
 ODD = """
