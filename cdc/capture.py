@@ -13,9 +13,10 @@ import psycopg
 
 from cdc import ddl
 from cdc.admission import Check, refuse_unless_admitted
-from cdc.connect import ConnectClient, ConnectorStatus, lacks_rights
+from cdc.connect import ConnectClient, ConnectorStatus, lacks_rights, snapshot_phase
 from cdc.connectors import CaptureConnector, Connector, Placement, replication_name, veils
 from cdc.database import Connection, connected, database_of
+from cdc.owners import refuse_other_writer
 from cdc.removal import retire_connector, retire_slot
 from cdc.replication import ensure_publication, published, refuse_blocked, slot
 from cdc.scope import Scope, joining, scope_of
@@ -206,7 +207,8 @@ def ensure(
     3. Where the role may, event triggers, so that schema changes come in order.
 
     Names the session that holds a lock or keeps the slot from being made (`Unavailable`), and the
-    cause of a connector that fails (`Misconfigured`).
+    cause of a connector that fails (`Misconfigured`). Raises `Conflict` for what is another
+    source's.
     """
     name = replication_name(placement.workspace, source.name)
     with connected(access.dsn) as connection:
@@ -223,14 +225,15 @@ def ensure(
         tells = ddl.ensure(connection)
         tables, lists = tuple(scope.tables), scope.columns
         if not runs:
-            ensure_publication(connection, name, tables, columns=lists)
+            refuse_other_writer(connect, desired)
+            ensure_publication(connection, name, tables, columns=lists, owner=desired.name)
             if not desired.snapshot:
                 make_slot(connection, name)
             before_start(_incarnation(connection, name, access, renewed=renew))
         status = ensure_connector(desired, connection, connect, timeout_s=timeout_s)
         if runs:
             before_join(joining(scope, connection, name))
-            ensure_publication(connection, name, tables, columns=lists)
+            ensure_publication(connection, name, tables, columns=lists, owner=desired.name)
         # What a table is now is what later changes of it are compared with. One that is locked now
         # is told at the next start; its own next change tells, too.
         with suppress(psycopg.errors.LockNotAvailable):
@@ -318,7 +321,7 @@ def status(
         source=source.name,
         connector=found,
         watch=seen,
-        snapshot=_phase(offsets),
+        snapshot=snapshot_phase(offsets),
         away=away,
         bare=bare,
     )
@@ -390,11 +393,3 @@ def _incarnation(
     if access.known is None or renewed:
         return next_incarnation(server, at, access.known or access.retired)
     return access.known.on(server.timeline)
-
-
-def _phase(offsets: dict[str, object]) -> str:
-    if not offsets:
-        return "not started"
-    if offsets.get("snapshot") and not offsets.get("snapshot_completed"):
-        return "running"
-    return "completed"

@@ -243,6 +243,15 @@ def differences(desired: Mapping[str, str], running: Mapping[str, str]) -> tuple
     return tuple(sorted(key for key in keys if desired.get(key) != running.get(key)))
 
 
+def snapshot_phase(offsets: Mapping[str, object]) -> str:
+    """Say how far a connector's own snapshot is, by what it keeps of its place."""
+    if not offsets:
+        return "not started"
+    if offsets.get("snapshot") and not offsets.get("snapshot_completed"):
+        return "running"
+    return "completed"
+
+
 def cause_of(trace: str) -> str:
     """Shorten a Java stack trace to its causes: the innermost first, at most three lines."""
     lines = [line for line in trace.splitlines() if line and not line.startswith(("\t", " "))]

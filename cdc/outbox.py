@@ -6,6 +6,7 @@ from cdc.capture import READY_TIMEOUT_S, ensure_connector
 from cdc.connect import ConnectClient, ConnectorStatus
 from cdc.connectors import OutboxConnector, Placement
 from cdc.database import connected, database_of
+from cdc.owners import refuse_other_writer
 from cdc.replication import ensure_publication
 from cdc.slots import refuse_lost, watch
 
@@ -33,5 +34,9 @@ def ensure(
         ).lost
         if lost is not None:
             refuse_lost("outbox", lost)
-        ensure_publication(connection, desired.slot, (desired.table,), publish="insert")
+        if not there:
+            refuse_other_writer(connect, desired)
+        ensure_publication(
+            connection, desired.slot, (desired.table,), publish="insert", owner=desired.name
+        )
         return ensure_connector(desired, connection, connect, timeout_s=timeout_s)

@@ -13,6 +13,7 @@ from cdc import ddl
 from cdc.connect import ConnectClient
 from cdc.connectors import Placement, replication_name
 from cdc.database import connected
+from cdc.owners import other_owner
 from cdc.replication import drop_publication, drop_slot
 from kernel.errors import PenstockError
 from kernel.retry import Backoff, retrying
@@ -60,6 +61,11 @@ def remove(name: str, dsn: str, placement: Placement, connect: ConnectClient) ->
                 left[part] = error.message
 
     attempt("connector", lambda: retire_connector(f"{placement.workspace}-{name}", connect))
+    # A connector of ours had a slot of ours, in whatever database its file named then.
+    other = _other_owner(dsn, replication, f"{placement.workspace}-{name}", "connector" in gone)
+    if other is not None:
+        stays["slot and publication"] = f"{replication} is {other}, not of this source"
+        return Removal(gone=tuple(gone), left=left, stays=stays)
     attempt("slot", lambda: retire_slot(dsn, replication))
     if "slot" not in left:
         attempt("publication", lambda: _retire_publication(dsn, replication))
@@ -91,6 +97,15 @@ def retire_slot(dsn: str, name: str) -> bool:
     """Drop a slot, waiting for its reader to leave; return whether there was one."""
     with connected(dsn) as connection:
         return retrying(lambda: drop_slot(connection, name), backoff=_LEAVING)
+
+
+def _other_owner(dsn: str, name: str, connector: str, ran: bool) -> str | None:
+    try:
+        with connected(dsn) as connection:
+            return other_owner(connection, name, connector, ran=ran)
+    except PenstockError:
+        # What cannot be reached now is named where it is to be taken away.
+        return None
 
 
 def _retire_publication(dsn: str, name: str) -> bool:

@@ -46,16 +46,18 @@ def publish(
     columns: Mapping[str, tuple[str, ...] | None],
     *,
     reader: str,
+    owner: str,
 ) -> Repair:
     """Make a source's publication as the role of `connection`, for tables that `reader` reads.
 
-    No right of the tables' owners goes to `reader`: it only gets the publication itself, where this
-    role may give it away, so that it can drop it. `columns` maps tables to their listed columns.
+    `owner` is the connector that it is for. No right of the tables' owners goes to `reader`: it
+    only gets the publication itself, where this role may give it away, so that it can drop it.
+    `columns` maps tables to their listed columns.
     """
     subject, statement = f"publication {name}", f"publication {name} of {', '.join(columns)}"
     lists = {table: listed for table, listed in columns.items() if listed is not None}
     try:
-        ensure_publication(connection, name, tuple(columns), columns=lists)
+        ensure_publication(connection, name, tuple(columns), columns=lists, owner=owner)
     except (psycopg.Error, PenstockError) as error:
         return Repair(
             subject=subject,

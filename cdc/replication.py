@@ -13,6 +13,7 @@ import psycopg
 from psycopg import sql
 
 from cdc.database import Connection, split_table
+from cdc.owners import refuse_other, sign
 from kernel.errors import Misconfigured, Unavailable
 
 _LOCK_TIMEOUT = "5s"
@@ -96,12 +97,16 @@ def ensure_publication(
     *,
     publish: str = _ALL,
     columns: Mapping[str, tuple[str, ...]] | None = None,
+    owner: str | None = None,
 ) -> tuple[str, ...]:
     """Make the publication cover exactly `tables`, with `columns` where those are listed.
 
-    Returns the tables that joined, or whose list of columns grew: what happened to them before is
-    not in the stream. Raises `Unavailable` naming the session that holds a lock which this needs.
+    `owner` is the connector that it is for. Returns the tables that joined, or whose list of
+    columns grew: what happened to them before is not in the stream. Raises `Unavailable` naming the
+    session that holds a lock which this needs, `Conflict` where it is another connector's.
     """
+    if owner is not None:
+        refuse_other(connection, name, owner)
     lists = columns or {}
     wanted = {".".join(split_table(table)): lists.get(table) for table in tables}
     found = published(connection, name)
@@ -118,6 +123,7 @@ def ensure_publication(
             sql.Identifier(name), listed
         )
     else:
+        _sign(connection, name, owner)
         return ()
     try:
         _locked(connection, statement, [split_table(table) for table in sorted(wanted)])
@@ -125,7 +131,9 @@ def ensure_publication(
         if found is not None:
             raise
         # A pipeline and a command began at once, and the other one was first.
-        return ensure_publication(connection, name, tables, publish=publish, columns=columns)
+        return ensure_publication(
+            connection, name, tables, publish=publish, columns=columns, owner=owner
+        )
     except psycopg.errors.InsufficientPrivilege as error:
         raise Misconfigured(
             f"publication {name} cannot be made to cover {', '.join(sorted(wanted))}:"
@@ -133,10 +141,16 @@ def ensure_publication(
             remedy="As the owner of the tables or a superuser: penstock source check NAME"
             " --fix-as DSN",
         ) from error
+    _sign(connection, name, owner)
     before = found or {}
     return tuple(
         table for table in wanted if table not in before or _grew(before[table], wanted[table])
     )
+
+
+def _sign(connection: Connection, name: str, owner: str | None) -> None:
+    if owner is not None:
+        sign(connection, name, owner)
 
 
 def _member(table: str, columns: Sequence[str] | None) -> sql.Composed:

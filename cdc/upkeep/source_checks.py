@@ -71,4 +71,5 @@ def _publications(
     lake = Lake.at(site.lake)
     # What happened to a table that was captured before, while nobody published it, takes a copy.
     copies.joining(lake, source.name, late, known=captured_tables(lake, source.name))
-    return (publish(maker, name, columns, reader=reader),)
+    owner = f"{site.name}-{source.name}"
+    return (publish(maker, name, columns, reader=reader, owner=owner),)

@@ -85,7 +85,7 @@ def test_what_may_be_mended_is_mended_and_a_restart_is_asked_for(poor: Cluster) 
         assert failed(scope.checks) == [PUBLISHABLE] * 3
         assert set(scope.publishable) == set(NAMES)
     with connected(admin) as connection:
-        made = publish(connection, SLOT, dict.fromkeys(NAMES), reader="weak")
+        made = publish(connection, SLOT, dict.fromkeys(NAMES), reader="weak", owner="w-weak")
         assert (made.done, made.remains) == (True, None)
         owners = "SELECT count(*) AS n FROM pg_auth_members WHERE member = 'weak'::regrole"
         assert connection.execute(owners.encode()).fetchone() == {"n": 0}

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 
+import httpx
 import psycopg
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
+from psycopg.conninfo import make_conninfo
 
 from apps.capture import capture_site
 from apps.settings import Settings, load
-from cdc.database import connected
+from cdc.connect import ConnectClient
+from cdc.connectors import replication_name
+from cdc.database import Connection, connected
 from cdc.name_checks import OWN_TOPIC, measured_topic
+from cdc.owners import OWN_SLOT, owner_checks
+from cdc.removal import remove
+from cdc.replication import drop_publication, drop_slot, ensure_publication, published
 from cdc.scope import Scope, scope_of
 from cdc.site import CaptureSite
 from cdc.sources import declare
 from cdc.upkeep import lifecycle, topic_names
-from kernel.errors import Misconfigured
+from kernel.errors import Conflict, Misconfigured
 from lake.layout import Lake
 from projections.run.captured_tables import CapturedTable
 from projections.run.catalog import LIVE
@@ -54,10 +62,10 @@ def refused(found: Scope) -> set[str]:
     return {c.subject for c in found.checks if c.required == OWN_TOPIC and not c.advice}
 
 
-def site_at(folder: Path) -> CaptureSite:
+def site_at(folder: Path, more: str = "") -> CaptureSite:
     """Return what commands know of a workspace of which nothing runs."""
     nowhere = "url = 'http://127.0.0.1:1'"
-    (folder / "penstock.toml").write_text(f"[connect]\n{nowhere}\n[registry]\n{nowhere}")
+    (folder / "penstock.toml").write_text(f"[connect]\n{nowhere}\n[registry]\n{nowhere}\n{more}")
     return capture_site(load(folder))
 
 
@@ -123,3 +131,47 @@ def test_kafka_refuses_such_a_topic(stack: Settings) -> None:
     admin.create_topics([NewTopic(one, 1)])[one].result()
     with pytest.raises(KafkaException, match="collides with existing topic"):
         admin.create_topics([NewTopic(other, 1)])[other].result()
+
+
+def test_a_source_whose_slot_is_that_of_another_workspace_is_refused(
+    dsn: str, tmp_path: Path
+) -> None:
+    """Source `b_c` of workspace `a`, and source `c` of workspace `a_b`: one name of a slot."""
+    name = f"a{uuid.uuid4().hex[:8]}"
+    slot = replication_name(name, "b_c")
+    assert slot == replication_name(f"{name}_b", "c")
+    with connected(dsn) as connection:
+        ensure_publication(connection, slot, (FIRST,), owner=f"{name}-b_c")
+        connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,))
+    try:
+        settings = f"[workspace]\nname = '{name}_b'\n"
+        site = site_at(tmp_path, settings)
+        source, password = declare("c", dsn=dsn, tables=("other.orders",))
+        with pytest.raises(Misconfigured, match=f"found of connector {name}-b_c"):
+            lifecycle.add(site, source, password)
+        assert not (tmp_path / "sources").exists()
+        there = make_conninfo(dsn, dbname="postgres")
+        elsewhere, _ = declare("c", dsn=there, tables=("x",))
+        found = {c.required: c.found for c in topic_names.checks(site, elsewhere, there)}
+        assert found[OWN_SLOT].startswith("of database ")
+        with connected(dsn) as connection:
+            assert owner_of_slot(connection, slot, f"{name}-b_c") == "no other's"
+            with pytest.raises(Conflict, match="are of connector"):
+                ensure_publication(connection, slot, ("other.orders",), owner=f"{name}_b-c")
+            assert published(connection, slot) == {FIRST: None}
+        with ConnectClient("http://connect", transport=httpx.MockTransport(no_connector)) as none:
+            gone = remove("c", dsn, site.placement, none)
+        assert (gone.whole, list(gone.stays)) == (True, ["slot and publication"])
+    finally:
+        with connected(dsn) as connection:
+            assert drop_slot(connection, slot)
+            assert drop_publication(connection, slot)
+
+
+def owner_of_slot(connection: Connection, slot: str, connector: str) -> str:
+    (check,) = owner_checks(connection, slot, connector, new=True)
+    return check.found
+
+
+def no_connector(_: httpx.Request) -> httpx.Response:
+    return httpx.Response(404, json={"message": "none"})

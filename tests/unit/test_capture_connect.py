@@ -26,7 +26,8 @@ from cdc.connectors import (
     replication_name,
 )
 from cdc.options import TableOptions
-from kernel.errors import InvalidRequest, Misconfigured, NotFound, Unavailable
+from cdc.owners import refuse_other_writer
+from kernel.errors import Conflict, InvalidRequest, Misconfigured, NotFound, Unavailable
 
 DATABASE = ConnectorDatabase(host="db", port=5432, name="shop", user="capture", password="secret")
 PLACEMENT = Placement(
@@ -94,6 +95,29 @@ def test_only_topics_of_a_connector_s_own_have_one_partition() -> None:
     single = OUTBOX.render()["topic.creation.single.include"]
     topics = ("p.local-outbox.message", "__debezium-heartbeat.p.local-outbox", "p.events.message")
     assert [bool(re.fullmatch(single, topic)) for topic in topics] == [True, True, False]
+
+
+def test_topics_that_another_connector_writes_are_refused() -> None:
+    other = replace(CAPTURE, placement=replace(PLACEMENT, workspace="theirs"))
+    events = replace(OUTBOX, placement=replace(PLACEMENT, workspace="theirs"))
+    there = {each.name: each.render() for each in (CAPTURE, OUTBOX)}
+
+    def answers(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/connectors":
+            return httpx.Response(200, json=list(there))
+        return httpx.Response(200, json=there[request.url.path.split("/")[2]])
+
+    connect = client(answers)
+    below = replace(other, source="eu", placement=replace(other.placement, topic_prefix="p.shop."))
+    around = replace(other, source="p", placement=replace(other.placement, topic_prefix=""))
+    for desired, writer in (
+        *((other, "local-shop"), (events, "local-outbox")),
+        *((below, "local-shop"), (around, "local-outbox")),
+    ):
+        with pytest.raises(Conflict, match=f"connector {writer} writes the topics of theirs-"):
+            refuse_other_writer(connect, desired)
+    for own in (CAPTURE, OUTBOX, replace(CAPTURE, source="shopping")):
+        refuse_other_writer(connect, own)
 
 
 def test_slot_names_are_legal_or_refused() -> None:
