@@ -154,9 +154,11 @@ def _sign(connection: Connection, name: str, owner: str | None) -> None:
 
 
 def _member(table: str, columns: Sequence[str] | None) -> sql.Composed:
-    name = sql.Identifier(*split_table(table))
+    # Without ONLY the tables that inherit come along: PostgreSQL refuses UPDATEs of them where
+    # they have no key of their own, and nobody reads their changes.
+    name = sql.SQL("ONLY {}").format(sql.Identifier(*split_table(table)))
     if columns is None:
-        return sql.Composed([name])
+        return name
     return sql.SQL("{} ({})").format(name, sql.SQL(", ").join(map(sql.Identifier, columns)))
 
 

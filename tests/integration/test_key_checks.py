@@ -8,7 +8,7 @@ import pytest
 from cdc.database import connected
 from cdc.key_checks import GUARDED, UNIQUE
 from cdc.options import TableOptions
-from cdc.replication import published, withdraw_refusing
+from cdc.replication import ensure_publication, published, withdraw_refusing
 from cdc.scope import Scope, fingerprint, scope_of
 from cdc.sources import declare
 from cdc.table_checks import key_columns, table_checks
@@ -134,6 +134,22 @@ def test_rows_with_equal_declared_keys_are_counted_before_they_become_one(
         connection.execute(b"CREATE UNIQUE INDEX ON visits (who, at) INCLUDE (note)")
     assert looked("at", "who") == []
     assert looked("who")[0][0] is False
+
+
+def test_tables_that_inherit_are_not_published_with_their_parent(postgres_dsn: str) -> None:
+    """They have no key of their own: PostgreSQL would refuse the UPDATEs of whoever owns them."""
+    with connected(postgres_dsn) as connection:
+        connection.execute(
+            b"CREATE TABLE animal (id int PRIMARY KEY, name text);"
+            b"CREATE TABLE dog (legs int) INHERITS (animal); INSERT INTO dog VALUES (1, 'a', 4);"
+            b"CREATE PUBLICATION told FOR TABLE animal"
+        )
+        assert published(connection, "told") == {"public.animal": None, "public.dog": None}
+        ensure_publication(connection, "told", ("public.animal",))
+        assert published(connection, "told") == {"public.animal": None}
+        ensure_publication(connection, "new", ("animal",), columns={"animal": ("id",)})
+        assert published(connection, "new") == {"public.animal": ("id",)}
+        connection.execute("UPDATE animal SET name = 'b'")
 
 
 ODD = """
