@@ -204,7 +204,7 @@ class ChangeDecoder:
         return SourceMessage(
             source=self.source,
             prefix=message["prefix"],
-            content=(message["content"] or b"").decode(),
+            content=(message["content"] or b"").decode(errors="replace"),
             transaction_id=_txid(transaction["id"]),
             lsn=lsn,
             commit_order=_previous_commit(origin["sequence"], lsn),

@@ -84,11 +84,18 @@ class SchemaChange:
 
 
 def parse_schema_change(text: str) -> SchemaChange:
-    """Read a message's JSON. Raises `SchemaViolation` for what is none, or of a later version."""
+    """Read a message's JSON. Raises `SchemaViolation`, `later` for one of a later version.
+
+    Whoever may connect to the source's database may write a message of ours with anything in it.
+    """
     try:
         told: dict[str, Any] = json.loads(text)
-        if told["version"] != 1:
-            raise SchemaViolation(f"a schema change of version {told['version']}")
+        if int(told["version"]) > 1:
+            raise SchemaViolation(
+                f"a schema change of version {told['version']}",
+                remedy="A later version of Penstock made the event triggers: update this one.",
+                later=True,
+            )
         filled = told.get("filled")
         listed: list[dict[str, Any]] = told.get("columns") or []
         sent = [each for each in listed if not each["generated"]]
@@ -119,7 +126,7 @@ def parse_schema_change(text: str) -> SchemaChange:
             using=bool(told.get("using")),
             type_kind=told.get("type_kind"),
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise SchemaViolation(f"not a schema change: {error!r}") from error
 
 

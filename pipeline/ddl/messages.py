@@ -8,16 +8,20 @@ mistaken for itself.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Container
 from dataclasses import replace
 from operator import itemgetter
 
 import pyarrow as pa
 
+from kernel.errors import SchemaViolation
 from pipeline.ddl.evolution import Told, hold_of
 from pipeline.ddl.steps import Order
 from pipeline.order import NEEDED, places_of
 from schemas.schema_change import SchemaChange, parse_schema_change
+
+log = logging.getLogger(__name__)
 
 _COLUMNS = ("epoch", "transaction_id", "counts", *NEEDED)
 
@@ -28,17 +32,32 @@ def tell(
     """Say what the messages of `fresh` transactions, logged since `from_epoch`, tell of each table.
 
     `messages` are all log rows with DDL up to and including them, in any order; the others are
-    what was known before. Raises `SchemaViolation` for a message that cannot be read.
+    what was known before. One that is no message of ours tells nothing. Raises `SchemaViolation`
+    for one of a later version.
     """
     known = _Known()
     found: dict[str, list[Told]] = {}
     rows = zip(places_of(messages), messages.select(_COLUMNS).to_pylist(), strict=True)
     for order, row in sorted(rows, key=itemgetter(0)):
-        told = known.take(order, parse_schema_change(row["counts"]))
-        if row["epoch"] >= from_epoch and row["transaction_id"] in fresh:
+        new = row["epoch"] >= from_epoch and row["transaction_id"] in fresh
+        change = _read(row["counts"], warn=new)
+        told = [] if change is None else known.take(order, change)
+        if new:
             for table, message in told:
                 found.setdefault(table, []).append(message)
     return found
+
+
+def _read(text: str, *, warn: bool) -> SchemaChange | None:
+    """Read a message; None for one that somebody else wrote, who may write what he likes."""
+    try:
+        return parse_schema_change(text)
+    except SchemaViolation as error:
+        if error.fields.get("later"):
+            raise
+        if warn:
+            log.warning("a message of DDL that the event triggers did not write: %s", error.message)
+        return None
 
 
 class _Known:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from kernel.errors import SchemaViolation
 from lake.layers import read_whole, tail_name
 from lake.layout import Lake, current_name
 from pipeline.current.tail import FoldPolicy
@@ -228,6 +229,29 @@ def test_a_column_that_a_key_only_includes_is_none_of_it_in_newer_messages(lake:
     item.tell(key=["id", "a"], key_alone=True)
     folding.run(item.log[known:])
     assert folding.held[TABLE].reason == "its primary key was (id) and is (id, a)"
+
+
+def test_a_message_that_the_triggers_did_not_write_tells_nothing(
+    lake: Lake, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Any role of the source's database may write one: none of them may stop the source."""
+    item = Item()
+    item.tell("describe")
+    item.write("c", 1)
+    for odd in ({"columns": 7}, {"version": None}, {"oid": "x", "partitions": 5}):
+        item.tell(**odd)
+    item.add("a", "int4", "5")
+    item.write("c", 2, {2: 6})
+    folding = Folding(lake, item)
+    folding.run(item.log)
+    assert not folding.held
+    assert sorted(row["a"] for row in folding.rows()) == [5, 6]
+    assert "did not write" in caplog.text
+    known = len(item.log)
+    item.tell(version=2)
+    with pytest.raises(SchemaViolation, match="version 2") as caught:
+        folding.run(item.log[known:])
+    assert "update this one" in caught.value.remedy
 
 
 def test_without_messages_columns_are_known_by_their_rows(lake: Lake) -> None:
