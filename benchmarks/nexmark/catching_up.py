@@ -7,6 +7,7 @@ processor seconds of this process and its Java, and the rows of the table.
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 from pathlib import Path
