@@ -58,9 +58,10 @@ async def export(
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = [each.name for each in folder.iterdir()]
     if found:
-        ours = all(map(_OURS.fullmatch, found))
-        left = f"; what a killed export left there: rm -r {shlex.quote(str(folder))}"
-        raise Conflict(f"{folder} is not empty", remedy=f"Name a new folder{left if ours else ''}")
+        remedy = "Name a new folder."
+        if all(map(_OURS.fullmatch, found)):
+            remedy += f" What a killed export left there: rm -r {shlex.quote(str(folder))}"
+        raise Conflict(f"{folder} is not empty", remedy=remedy)
     async with StoredEvents.open(dsn, lake) as stored:
         contents = await stored.contents()
         names: list[str] = []
