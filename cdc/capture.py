@@ -206,9 +206,8 @@ def ensure(
        published, then `before_join` with the tables that come into the stream, then they do.
     3. Where the role may, event triggers, so that schema changes come in order.
 
-    Names the session that holds a lock or keeps the slot from being made (`Unavailable`), and the
-    cause of a connector that fails (`Misconfigured`). Raises `Conflict` for what is another
-    source's.
+    Names the session that holds a lock or keeps the slot from being made (`Unavailable`), the cause
+    of a connector that fails (`Misconfigured`), and whose slot or topics these are (`Conflict`).
     """
     name = replication_name(placement.workspace, source.name)
     with connected(access.dsn) as connection:
@@ -225,7 +224,6 @@ def ensure(
         tells = ddl.ensure(connection)
         tables, lists = tuple(scope.tables), scope.columns
         if not runs:
-            refuse_other_writer(connect, desired)
             ensure_publication(connection, name, tables, columns=lists, owner=desired.name)
             if not desired.snapshot:
                 make_slot(connection, name)
@@ -366,7 +364,7 @@ def _refuse_lost(
     known: Incarnation | None,
     up_to: int,
 ) -> None:
-    """Refuse to go on where changes are missing, or where another database answers."""
+    """Refuse to go on where changes are missing, or where another database answers or writes."""
     there = connect.config(desired.name) is not None
     seen = watch(
         connection,
@@ -375,6 +373,8 @@ def _refuse_lost(
         offsets=lambda: connect.offsets(desired.name) if there else {},
     )
     refuse_unfit(source.name, seen, up_to)
+    if not there:
+        refuse_other_writer(connect, desired)
     if seen.slot is not None and seen.slot.database != desired.database.name:
         raise Incompatible(
             f"source {source.name} reads database {seen.slot.database}; its file now names"
