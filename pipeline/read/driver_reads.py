@@ -244,10 +244,26 @@ def _batch(messages: Sequence[Message]) -> pa.RecordBatch:
         pa.array([_time(message) for message in messages], pa.timestamp("ms", "UTC")),
         [message.key() for message in messages],
         [message.value() for message in messages],
-        [message.headers() for message in messages],
+        _headers([message.headers() for message in messages]),
     )
     arrays = [
         column.cast(item.type) if isinstance(column, pa.Array) else pa.array(column, item.type)
         for column, item in zip(columns, RECORDS, strict=True)
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=RECORDS)
+
+
+def _headers(told: Sequence[Any]) -> pa.Array:
+    """Return the headers of records, null for none: Arrow takes 3 us for each pair it is given."""
+    names: list[str] = []
+    values: list[bytes | None] = []
+    ends: list[int | None] = []
+    for pairs in told:
+        ends.append(None if pairs is None else len(names))
+        for name, value in pairs or ():
+            names.append(name)
+            values.append(value)
+    kind = RECORDS.field("headers").type
+    inner = [pa.array(names, pa.string()), pa.array(values, pa.binary())]
+    flat = pa.StructArray.from_arrays(inner, fields=[*kind.value_type])
+    return pa.ListArray.from_arrays(pa.array([*ends, len(names)], pa.int32()), flat, type=kind)

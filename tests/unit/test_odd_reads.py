@@ -112,6 +112,29 @@ def test_headers_that_the_client_cannot_show_leave_the_range_to_spark(
     assert consumer.closed
 
 
+def test_headers_are_those_that_the_client_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[list[tuple[str, bytes]] | None] = [
+        [("a", b"x"), ("a", b"y"), ("n", cast(bytes, None)), ("", b"")],
+        None,
+        [],
+        [("é", b"\xff")],
+    ]
+    told = [Told(offset) for offset in range(len(shown))]
+    for each, named in zip(told, shown, strict=True):
+        each.named = named
+    found = reads_of(monkeypatch, *told)[0].read(
+        {TOPIC: {"0": 0}}, {TOPIC: {"0": len(shown)}}, most_bytes=2**20
+    )
+    assert found is not None
+    found.validate(full=True)
+    assert found.schema == driver_reads.RECORDS
+    pairs = [
+        None if own is None else [(each["key"], each["value"]) for each in own]
+        for own in found["headers"].to_pylist()
+    ]
+    assert pairs == shown
+
+
 def test_headers_count_in_what_is_held() -> None:
     behind = Told(2)
     behind.named = [("h", b"x" * 1_000)]
