@@ -7,15 +7,14 @@ that it has seen, where a file that was there when it was opened takes 5 µs. Wh
 in every epoch says so therefore (`appended`), and the handle is opened anew after `RENEWED_AFTER`
 commits (docs/adr/0054).
 
-Even to learn that nothing came, deltalake reads the log's whole folder: 2 ms of a core; to ask
-whether the next commit is there takes 40 µs. Who asks again soon is answered so on a disk; an
-object store lists what is newer, and asking for one object is no cheaper there.
+Even to learn that nothing came, deltalake reads the log's whole folder: 2 ms of a core. On a disk
+a handle reads the next commit by its name (`lake.handles`); an object store lists what is newer,
+and asking for one object is no cheaper there.
 """
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,7 +34,7 @@ from lake.datasets import (
     schema_of,
 )
 from lake.file_actions import actions_of
-from lake.storage import WHOLE_LOOK_S, is_local, version_at
+from lake.handles import Handle
 from lake.table_settings import TABLE_SETTINGS
 
 RENEWED_AFTER = 25
@@ -59,9 +58,8 @@ class Tables:
     """
 
     def __init__(self, *, owned: Callable[[str], bool] = lambda path: False) -> None:
-        self._handles: dict[str, DeltaTable] = {}
+        self._handles: dict[str, Handle] = {}
         self._opened_at: dict[str, int] = {}
-        self._listed_at: dict[str, float] = {}
         self._owned = owned
         self._changed: set[str] = set()
         self._looked: set[str] | None = None
@@ -88,17 +86,8 @@ class Tables:
                 return self._opened(path)
             if path in self._changed or not (self._owned(path) or self._was_looked_at(path)):
                 self._changed.discard(path)
-                self._take_in(path, handle)
+                handle.update_incremental()
             return handle
-
-    def _take_in(self, path: str, handle: DeltaTable) -> None:
-        """Bring a handle to the newest version; where the next one is not there, it has that."""
-        now = time.time()  # A log is kept for minutes: only a machine that slept misses commits.
-        lately = 0 <= now - self._listed_at.get(path, 0.0) < WHOLE_LOOK_S
-        if lately and is_local(path) and version_at(path, handle.version() + 1) is None:
-            return
-        handle.update_incremental()
-        self._listed_at[path] = now
 
     def _was_looked_at(self, path: str) -> bool:
         """Say whether this block has looked at a table before; it has now."""
@@ -119,19 +108,18 @@ class Tables:
             if handle is not None and not self._is_fresh(path, handle):
                 self._handles.pop(path)
 
-    def _is_fresh(self, path: str, handle: DeltaTable) -> bool:
+    def _is_fresh(self, path: str, handle: Handle) -> bool:
         return handle.version() - self._opened_at[path] < RENEWED_AFTER
 
     def _opened(self, path: str) -> DeltaTable | None:
         """Open a table; what was `changed` before is in it."""
         self._changed.discard(path)
         try:
-            handle = DeltaTable(path)
+            handle = Handle(path)
         except TableNotFoundError:
             return None
         self._was_looked_at(path)
         self._handles[path] = handle
-        self._listed_at[path] = time.time()
         self._opened_at[path] = handle.version()
         return handle
 
@@ -151,13 +139,14 @@ class Tables:
         if handle is not None:
             return handle
         with self._lock:
-            handle = self._handles[path] = DeltaTable.create(
+            DeltaTable.create(
                 path,
                 schema,
                 mode="ignore",
                 partition_by=list(partition_by) or None,
                 configuration={**TABLE_SETTINGS, **(settings or {})},
             )
+            handle = self._handles[path] = Handle(path)
             self._opened_at[path] = handle.version()
             return handle
 

@@ -1,0 +1,142 @@
+"""A handle takes in commits of rows from their own files, and leaves all else to deltalake."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from kernel.positions import Epoch
+from lake import handles
+from lake.handles import Handle
+from lake.storage import WHOLE_LOOK_S, log_file
+from lake.tables import Tables
+from lake.writer import ArrowWriter, Guard
+
+ROWS = pa.table({"n": [1, 2]})
+
+
+class Scene:
+    """A table, its writer, and a handle that was opened before the writer went on."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.epoch = str(path), 0
+        self.writer = ArrowWriter(Tables())
+        self.add()
+        self.table = Handle(self.path)
+
+    def add(self, rows: pa.Table = ROWS) -> None:
+        self.epoch += 1
+        self.writer.append(self.path, rows, Guard("it", Epoch(self.epoch)))
+
+    def look(self) -> tuple[int, int]:
+        """Look at the log; return the version of the handle, and of deltalake's own."""
+        self.table.update_incremental()
+        return self.table.version(), self.table._raw.version()
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path / "t")
+
+
+def test_commits_of_rows_are_taken_in_without_deltalake(scene: Scene) -> None:
+    scene.add()
+    scene.add()
+    assert scene.look() == (3, 1)
+    assert scene.table.transaction_version("it") == 3
+    assert scene.table.transaction_version("other") is None
+    assert pa.table(scene.table.get_add_actions(flatten=True)).num_rows == 3
+    assert scene.table.count() == 6
+    assert scene.table._raw.version() == 1
+
+
+def test_an_operation_of_deltalakes_sees_the_version_that_the_handle_has(scene: Scene) -> None:
+    scene.add()
+    assert scene.look() == (2, 1)
+    scene.add()
+    assert len(scene.table.file_uris()) == 2
+    assert (scene.table.version(), scene.table._raw.version()) == (2, 2)
+    write_deltalake(scene.table, ROWS, mode="append")
+    assert scene.table.version() == DeltaTable(scene.path).version() == 4
+    scene.add()
+    assert scene.look() == (5, 4)
+
+
+def test_now_and_then_deltalake_looks_at_the_whole_log(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [time.time()]
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    for passed_s in (WHOLE_LOOK_S, -3_600.0):
+        scene.add()
+        now[0] += passed_s
+        version = scene.epoch
+        assert scene.look() == (version, version), "and so it does when the clock was set"
+
+
+def test_it_keeps_no_more_than_some_commits(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handles, "MOST_AHEAD", 2)
+    for looks in ((2, 1), (3, 1), (4, 4), (5, 4)):
+        scene.add()
+        assert scene.look() == looks
+
+
+def test_files_of_a_large_table_are_told_by_deltalake(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handles, "MOST_FILES", 0)
+    scene.add()
+    assert scene.look() == (2, 1)
+    assert pa.table(scene.table.get_add_actions(flatten=True)).num_rows == 2
+    assert scene.table._raw.version() == 2
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"add": {"deletionVector": {"storageType": "u"}}},
+        {"add": {"path": "n=a%20b/x.parquet"}},
+        {"domainMetadata": {"domain": "d", "configuration": "", "removed": False}},
+    ],
+)
+def test_what_is_not_about_plain_files_is_left_to_deltalake(
+    scene: Scene, said: dict[str, dict[str, object]]
+) -> None:
+    scene.add()
+    place = Path(log_file(scene.path, 2))
+    lines = []
+    for line in place.read_text().splitlines():
+        ((kind, own),) = json.loads(line).items()
+        lines.append({kind: own | (said.get(kind, {}))})
+    lines += [{kind: own} for kind, own in said.items() if kind != "add"]
+    place.write_text("\n".join(map(json.dumps, lines)))
+    before = handles._Ahead(version=1)
+    assert before.after(place.read_bytes()) is None
+
+
+def test_columns_and_settings_are_read_by_deltalake(scene: Scene) -> None:
+    scene.add(pa.table({"n": [1], "m": [2]}))
+    versions = scene.look()
+    assert versions[0] == versions[1] == DeltaTable(scene.path).version()
+    assert [each.name for each in scene.table.schema().fields] == ["n", "m"]
+    scene.table.alter.set_table_properties({"delta.appendOnly": "false"})
+    scene.add()
+    scene.look()
+    assert scene.table.metadata().configuration["delta.appendOnly"] == "false"
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]\n", b'{"add": 1}\n', b'{"add": {}}\n'])
+def test_a_commit_that_cannot_be_read_is_deltalakes_to_tell(scene: Scene, content: bytes) -> None:
+    Path(log_file(scene.path, 2)).write_bytes(content)
+    try:
+        by_deltalake = DeltaTable(scene.path).version()
+    except Exception as error:
+        with pytest.raises(type(error)):
+            scene.look()
+    else:
+        assert scene.look() == (by_deltalake, by_deltalake)
