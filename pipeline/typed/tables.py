@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from kernel.errors import LeaseLost, PenstockError
 from kernel.positions import Epoch
 from lake.attempts import Attempts
-from lake.datasets import dataset_of
+from lake.datasets import dataset_of, dataset_since
 from lake.executor_tasks import Executors
 from lake.guarded_commits import mark_of
 from lake.layout import Lake, events_log
@@ -82,13 +82,15 @@ class TypedTables:
         position, logged = pc.field("position"), pc.field("epoch")
         # The log may be ahead of `epoch`: what later ones logged out of quarantine is theirs.
         where = (position > visible.before) & (position <= visible.up_to) & (logged <= epoch)
-        if late:
-            since = (logged > visible.after_epoch) & (logged <= epoch)
-            where = where | (since & (position <= visible.before))
         log = self._tables.open(self._lake.path(events_log(store)))
         if log is None:
             return attempts
-        rows = LogRows(dataset_of(log), where)
+        if late:
+            since = (logged > visible.after_epoch) & (logged <= epoch)
+            where = where | (since & (position <= visible.before))
+            rows = LogRows(dataset_of(log), where)
+        else:
+            rows = LogRows(dataset_since(log, "position", visible.before + 1), where)
         if visible.up_to - visible.before > self._executors.rows_at_once(LARGE_ROWS):
             self._add_many(rows, visible, epoch, wanted, attempts)
             return attempts
