@@ -84,6 +84,7 @@ class Pipeline:
         self._registry = ConfluentRegistry(settings.required("registry.url"))
         self._tables = Tables(owned=self._lake.written_by_ingest)
         self._manifest = Manifest(self._lake, self._tables)
+        memory = self._manifest.memory
         self._deployed = DeployedCatalog(self._lake, self._tables)
         self._book = InstallBook(self._lake, self._tables)
         self.gaps: dict[str, str] = {}
@@ -99,7 +100,9 @@ class Pipeline:
         site = capture_site(settings)
         self._lag = LagWatch(heads, SourceHeads(site, self._topics), self._topic_heads, metrics)
         self._keeper = ConnectorKeeper(site, self._lake, metrics.slots)
-        self._copier = TableCopier(site, self._lake, self._registry, metrics=metrics.copies)
+        self._copier = TableCopier(
+            site, self._lake, self._registry, metrics=metrics.copies, memory=memory
+        )
         self._projecting = Projecting(
             spark,
             self._lake,
@@ -110,6 +113,7 @@ class Pipeline:
             executors=self._executors,
             large=large,
             lateness=settings.lateness,
+            memory=memory,
         )
         self._verifying = Verifying(site, self._registry, metrics.verify)
         self._sinks = sinks_of(settings, self._lake, self._registry, metrics.sinks)

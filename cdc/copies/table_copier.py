@@ -51,6 +51,7 @@ from kernel.positions import lsn_from_text
 from lake.layout import Lake
 from lake.space import SpaceGuard
 from lake.tables import Tables
+from pipeline.commit.epoch_memory import EpochMemory
 from pipeline.commit.manifest import Manifest, first_progress
 from pipeline.installs.install_book import (
     DONE,
@@ -107,7 +108,9 @@ class TableCopier:
         *,
         metrics: CopyMetrics | None = None,
         chunk_bytes: int = CHUNK_BYTES,
+        memory: EpochMemory | None = None,
     ) -> None:
+        """`memory` has the epochs that ingest, in this process, has committed."""
         self._site = site
         self._chunk_bytes = chunk_bytes
         self._lake = lake
@@ -115,7 +118,7 @@ class TableCopier:
         self._tables = Tables()
         self._book = InstallBook(lake, self._tables)
         self._deployed = DeployedCatalog(lake, self._tables)
-        self._manifest = Manifest(lake, self._tables)
+        self._manifest = Manifest(lake, self._tables, memory=memory)
         self._pauses: dict[str, _Pause] = {}
         self._marked: dict[str, float] = {}
         self._stop = threading.Event()
@@ -164,8 +167,10 @@ class TableCopier:
 
     def _tidy(self) -> None:
         """Now and then, remove staged rows that no kept version refers to."""
+        if time.monotonic() - self._tidied < TIDY_EVERY_S:
+            return
         last = self._manifest.last()
-        if last is None or time.monotonic() - self._tidied < TIDY_EVERY_S:
+        if last is None:
             return
         self._tidied = time.monotonic()
         remove_old_generations(

@@ -9,7 +9,6 @@ An epoch is committed once, and never reused.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Container, Sequence
 from functools import reduce
 from operator import or_
@@ -23,6 +22,7 @@ from lake.layout import Lake
 from lake.log_lengths import SHORT
 from lake.tables import Tables, greatest
 from lake.writer import ArrowWriter, Guard
+from pipeline.commit.epoch_memory import EpochMemory
 from pipeline.commit.manifest_rows import (
     BOUND,
     COMMITTED,
@@ -42,20 +42,25 @@ from pipeline.commit.manifest_rows import (
 )
 from pipeline.position.progress import Progress
 
-REMEMBERED = 64
-"""So many epochs, the last that were read, are known without reading them again."""
-
 
 class Manifest:
     """Reads and appends the manifest of one lake."""
 
-    def __init__(self, lake: Lake, tables: Tables, *, app_id: str = "epochs") -> None:
+    def __init__(
+        self,
+        lake: Lake,
+        tables: Tables,
+        *,
+        app_id: str = "epochs",
+        memory: EpochMemory | None = None,
+    ) -> None:
+        """`memory` has what others in this process read of the lake, or commit to it."""
         self._lake = lake
         self._tables = tables
         self._writer = ArrowWriter(tables)
         self._app_id = app_id
         self._newest: tuple[int, Committed | None] = (-1, None)
-        self._complete: OrderedDict[Epoch, Committed] = OrderedDict()
+        self.memory = memory or EpochMemory()
         self._own_notes: dict[str, Epoch] = {}
         self._made = False
 
@@ -100,7 +105,15 @@ class Manifest:
             "installs": compact(done.installs),
             "topics": compact(done.topics),
         }
-        self._append(row, Guard(f"{self._app_id}/committed", done.epoch))
+        guard = Guard(self._committed_as, done.epoch)
+        _, new = self._writer.append_told(self._lake.epochs, rows_of(row), guard)
+        if new:
+            self.memory.add([done])
+        self._tables.appended(self._lake.epochs)
+
+    @property
+    def _committed_as(self) -> str:
+        return f"{self._app_id}/committed"
 
     def project(self, done: Projected, *, again: bool = False) -> None:
         """Note how far a derived table has come; see `project_all`."""
@@ -164,6 +177,10 @@ class Manifest:
 
     def _read_last(self) -> Committed | None:
         table = self._tables.open(self._lake.epochs)
+        mark = None if table is None else mark_of(table, self._committed_as)
+        known = None if mark is None else self.memory.get(mark)
+        if known is not None:
+            return known
         top = greatest(table, "epoch") if table is not None else None
         if top is None:
             return None
@@ -189,8 +206,9 @@ class Manifest:
 
     def at(self, epoch: Epoch) -> Committed:
         """Return one committed epoch. Raises `NotFound`."""
-        if epoch in self._complete:
-            return self._complete[epoch]
+        known = self.memory.get(epoch)
+        if known is not None:
+            return known
         rows = self._rows((pc.field("epoch") == epoch) & (pc.field("kind") == COMMITTED), epoch)
         if not rows:
             raise NotFound(f"epoch {epoch} is not committed", remedy="penstock epoch list")
@@ -198,24 +216,17 @@ class Manifest:
 
     def between(self, after: Epoch, up_to: Epoch) -> list[Committed]:
         """Return the committed epochs in (after, up_to], ascending."""
-        asked = range(int(after) + 1, int(up_to) + 1)
-        if len(asked) <= REMEMBERED and all(each in self._complete for each in asked):
-            return [self._complete[Epoch(each)] for each in asked]
+        known = self.memory.all_of(range(int(after) + 1, int(up_to) + 1))
+        if known is not None:
+            return known
         where = (pc.field("epoch") > after) & (pc.field("epoch") <= up_to)
         rows = self._rows(where & (pc.field("kind") == COMMITTED), after)
         return sorted(self._remembered(rows), key=lambda done: done.epoch)
 
     def _remembered(self, rows: Sequence[dict[str, object]]) -> list[Committed]:
-        """Return the epochs of some rows; the last ones that were read stay known.
-
-        An epoch is committed once, so that what it is never changes.
-        """
+        """Return the epochs of some rows; the last ones that were read stay known."""
         found = [committed_of(row) for row in rows]
-        for done in sorted(found, key=lambda each: each.epoch)[-REMEMBERED:]:
-            self._complete[done.epoch] = done
-            self._complete.move_to_end(done.epoch)
-        while len(self._complete) > REMEMBERED:
-            self._complete.popitem(last=False)
+        self.memory.add(found)
         return found
 
     def pending_since(self, source: str, lsn: int) -> int:
@@ -258,10 +269,6 @@ class Manifest:
     def _again(self, name: str) -> Guard:
         app, table = f"{self._app_id}/{name}", self._tables.open(self._lake.epochs)
         return Guard(app, Epoch(((mark_of(table, app) if table else None) or 0) + 1))
-
-    def _append(self, row: dict[str, object], guard: Guard) -> None:
-        self._writer.append(self._lake.epochs, rows_of(row), guard)
-        self._tables.appended(self._lake.epochs)
 
     def _rows(self, where: pc.Expression, since: int = 0) -> list[dict[str, object]]:
         found = self._tables.read(self._lake.epochs, where=where, since=("epoch", since))

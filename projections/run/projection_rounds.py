@@ -18,6 +18,7 @@ from lake.layout import Lake
 from lake.sessions import follow, session_beside
 from lake.tables import Tables
 from lake.upkeep.compaction import LargeCompaction, compact
+from pipeline.commit.epoch_memory import EpochMemory
 from pipeline.commit.manifest import Manifest
 from pipeline.commit.manifest_rows import Committed
 from pipeline.ddl.held_tables import retry_command
@@ -121,13 +122,15 @@ class Projecting:
         executors: Executors | None = None,
         large: LargeCompaction | None = None,
         lateness: timedelta = LATENESS,
+        memory: EpochMemory | None = None,
     ) -> None:
+        """`memory` has the epochs that ingest, in this process, has committed."""
         # Handles and temporary views of its own: ingest works in another thread.
         tables = Tables()
         session = self._session = session_beside(spark)
         self._lake = lake
         self._tables = tables
-        self._manifest = Manifest(lake, tables)
+        self._manifest = Manifest(lake, tables, memory=memory)
         self._deployed = DeployedCatalog(lake, tables)
         self._deployment: Deployment | None = None
         self._derived = DerivedTables(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -8,7 +9,8 @@ from kernel.errors import Conflict, LeaseLost, NotFound
 from kernel.positions import CLOSED, Epoch
 from lake.layout import Lake
 from lake.tables import TableAt, Tables
-from pipeline.commit.manifest import REMEMBERED, Manifest
+from pipeline.commit.epoch_memory import REMEMBERED, EpochMemory
+from pipeline.commit.manifest import Manifest
 from pipeline.commit.manifest_rows import Bound, Committed, Projected
 from pipeline.position.progress import Progress
 
@@ -106,6 +108,28 @@ def test_what_an_epoch_is_made_of_is_read_once(lake: Lake, monkeypatch: pytest.M
         writer.commit(committed(epoch))
     assert len(manifest.between(Epoch(0), Epoch(999))) == 5 + 2 * REMEMBERED
     assert manifest.at(Epoch(1)).heads == {"s": 1}
+
+
+def test_what_this_process_commits_is_not_read(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = EpochMemory()
+    writer = Manifest(lake, Tables(), memory=memory)
+    reader = Manifest(lake, Tables(), memory=memory)
+    for epoch in range(1, 4):
+        writer.bind(bound(epoch, epoch))
+        writer.commit(committed(epoch))
+    with monkeypatch.context() as read:
+        read.setattr(Tables, "read", lambda *_, **__: pytest.fail("it is known"))
+        last = reader.last()
+        assert last is not None
+        assert last.epoch == 3
+        assert [done.epoch for done in reader.between(Epoch(0), Epoch(3))] == [1, 2, 3]
+    other = Manifest(lake, Tables())
+    other.bind(bound(4, 4))
+    other.commit(replace(committed(4), heads={"s": 40}))
+    writer.commit(committed(4))
+    last = reader.last()
+    assert last is not None
+    assert (last.epoch, last.heads) == (4, {"s": 40}), "what came first is what counts"
 
 
 def test_who_notes_a_table_knows_what_it_noted(lake: Lake) -> None:
