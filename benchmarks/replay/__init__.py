@@ -1,4 +1,4 @@
-"""What replays cost as their tables grow: building one, comparing two. No stack."""
+"""What replays cost as their tables grow: building one, comparing two, deriving. No stack."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Mapping
 
 from benchmarks.harness import Context, Figures
-from benchmarks.replay import building, verifying
+from benchmarks.replay import building, deriving, verifying
 
 NAME = "replay"
 CONDITIONS = (
@@ -16,7 +16,9 @@ CONDITIONS = (
     "counts); "
     "a keyed projection built from a typed table of 16 columns as `replay apply` does, with two "
     "cores: the newest row of each of rows/15 keys, sums by key and day, each row with the version "
-    "of a captured table as of its time (3 versions of each key), sessions, and a pattern"
+    "of a captured table as of its time (3 versions of each key), sessions, and a pattern; "
+    "the typed and the current table of a captured table made anew of its raw log, Debezium's "
+    "envelopes in Avro of six columns, five changes of each key, by one process without Spark"
 )
 
 
@@ -55,7 +57,15 @@ def _built(context: Context, rows: int) -> Iterator[tuple[str, Figures]]:
         yield query, building.measure(context.folder, rows, query)
 
 
+def _derived(kind: str) -> Callable[[Context, int], Iterator[tuple[str, Figures]]]:
+    def found(context: Context, rows: int) -> Iterator[tuple[str, Figures]]:
+        yield "driver", deriving.measure(context.folder, rows, kind)
+
+    return found
+
+
 _PARTS: Mapping[str, Callable[[Context, int], Iterator[tuple[str, Figures]]]] = {
     "build": _built,
     "verify": _verified,
+    **{kind: _derived(kind) for kind in deriving.KINDS},
 }
