@@ -79,7 +79,9 @@ _JOINED: Mapping[str, str] = {
 _NAMED_OTHERWISE: Mapping[str, str] = {"spark.driver.memory": "pipeline.driver_memory"}
 
 
-def session_of_command(found: Settings, scratch: str, *, master: str) -> SparkSession:
+def session_of_command(
+    found: Settings, scratch: str, *, master: str, also: str | None = None
+) -> SparkSession:
     """Start Spark for a command as `session_for` does, without its words between those of ours.
 
     They go to the end of a log of the workspace, `penstock logs spark`, as long as Spark runs.
@@ -87,19 +89,25 @@ def session_of_command(found: Settings, scratch: str, *, master: str) -> SparkSe
     """
     log = found.state_dir / "logs" / "spark.log"
     print(f"starting Spark, which writes to {log}", file=sys.stderr, flush=True)
-    return _quietly(lambda: session_for(found, scratch, master=master), log)
+    return _quietly(lambda: session_for(found, scratch, master=master, also=also), log)
 
 
-def session_for(found: Settings, scratch: str, *, master: str) -> SparkSession:
-    """Start Spark for a workspace's lake; `scratch` names a folder of its state."""
-    stores = [name for name in STORES if found.lake.startswith(f"{name}://")]
+def session_for(
+    found: Settings, scratch: str, *, master: str, also: str | None = None
+) -> SparkSession:
+    """Start Spark for a workspace's lake; `scratch` names a folder of its state.
+
+    `also`: the root of another lake that is written.
+    """
+    roots = [found.lake] if also is None else [found.lake, also]
+    stores = [name for name in STORES if any(root.startswith(f"{name}://") for root in roots)]
     return start_session(
         resolve("spark", *stores).spark_jars(),
         scratch=found.state_dir / scratch,
         memory=found.text("pipeline.driver_memory"),
         java_home=find_java().home,
         master=master,
-        further=spark_settings(found.lake),
+        further={name: each for root in roots for name, each in spark_settings(root).items()},
         asked=found.spark(),
     )
 

@@ -28,6 +28,7 @@ from projections.run.meanings import MIXED, meaning_of
 from projections.run.notes import Noted, noted_by, noted_from_json
 from projections.sql.plan import Strategy
 from replay.chosen_keys import refuse_condition
+from replay.copies import refuse_base
 from replay.starts import Start, epoch_of
 from replay.subject import Site, Subject
 
@@ -67,6 +68,7 @@ def base_of(
     """
     if start.is_beginning:
         return None
+    refuse_base(site, start)
     name = subject.entry.name
     if subject.plan.strategy is Strategy.WHOLE:
         raise InvalidRequest(

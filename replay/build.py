@@ -36,6 +36,12 @@ from projections.sql.lineage import read_by
 from replay.bases import Base, base_of, parts_of
 from replay.book import READY, UNFINISHED, Replay, ReplayBook, State
 from replay.cancel import ABANDONED_AFTER, is_alive, remove_abandoned, remove_files
+from replay.copies import (
+    claim_place,
+    put_in_place,
+    read_elsewhere,
+    remove_older,
+)
 from replay.course import Course, Report
 from replay.generations import live_app
 from replay.mends import mended
@@ -87,7 +93,7 @@ class Builder:
         # Temporary views of its own: the session may serve others too.
         self._spark = session_beside(spark)
         self._site = site
-        self._book = ReplayBook(site.lake, site.tables)
+        self._book = ReplayBook(site.place, site.tables)
         self._projector = Projector(self._spark, site.lake, site.tables, site.manifest)
         self._writer = SliceWriter(
             self._spark, self._projector, site.lake, site.tables, bounded_bytes=bounded_bytes
@@ -124,6 +130,8 @@ class Builder:
         self._refuse_half_swapped(subject.entry)
         epoch = self._epoch(subject)
         base = base_of(self._site, subject, start, up_to=epoch, include_late=include_late)
+        if base is not None and self._site.into is not None:
+            epoch = base.epoch  # It is copied as it was then.
         build = self._cut(subject, epoch, base, slices, rate)
         replay = Replay(
             name=name,
@@ -137,8 +145,12 @@ class Builder:
             detail=build.detail,
         )
         target = self._target(replay, subject, epoch)
+        build = replace(build, read=read_elsewhere(self._site, target))
         agreed()  # What is swapped from here on, the build does not see.
-        return self._go_on(self._book.begin(replay), subject, build, target)
+        claim_place(self._site, name)
+        begun = self._book.begin(replace(replay, detail=build.detail))
+        remove_older(self._site, begun)
+        return self._go_on(begun, subject, build, target)
 
     def resume(
         self,
@@ -173,6 +185,8 @@ class Builder:
             build = replace(build, fingerprint=fingerprint_of(subject.plan, before.slicing))
             replay = replace(replay, text=text)
         target = self._target(replay, subject, build.up_to)
+        if build.read != read_elsewhere(self._site, target):
+            raise stale(replay, "another projection that it reads was written again since")
         now = replay.now(State.BUILDING, detail=build.detail)
         self._book.record(now, after=UNFINISHED, claim=before.claim)
         return self._go_on(now, subject, build, target)
@@ -318,7 +332,10 @@ class Builder:
 
     def _finish(self, replay: Replay, whole: Whole, *, resumed: bool) -> None:
         try:
-            self._writer.finish(whole, resumed=resumed)
+            if self._site.into is not None:
+                put_in_place(self._site, replay, self._writer.close(whole))
+            else:
+                self._writer.finish(whole, resumed=resumed)
         except FAILURES as error:
             raise slice_failed(replay, whole.slicing.slices, None, error) from error
 
@@ -331,6 +348,7 @@ class Builder:
             up_to,
             include_late=replay.include_late,
             ended_us=None if begun is None else begun.ended_us,
+            computed=self._site.into is None or begun is None or begun.base is None,
         )
 
     def _age_s(self, epoch: Epoch) -> float | None:

@@ -30,7 +30,7 @@ def cancel(site: Site, name: str, *, generation: int | None = None) -> Replay:
     did, whoever cancels or builds next removes them. Raises `NotFound` where there is nothing to
     cancel or remove, and `Conflict` for one whose swap is under way or was interrupted.
     """
-    book = ReplayBook(site.lake, site.tables)
+    book = ReplayBook(site.place, site.tables)
     states = (*UNFINISHED, *READY, *CLAIMED)
     removed = remove_abandoned(site, name)
     try:
@@ -81,25 +81,32 @@ def give_up_rollback(site: Site, replay: Replay) -> Replay:
 
 def _refuse_the_table(site: Site, replay: Replay) -> None:
     """Raise `Conflict` for a generation whose swap was interrupted: its files are the table's."""
-    stable = site.tables.open(site.lake.path(f"projection/{replay.name}"))
+    path = site.place.path(f"projection/{replay.name}")
+    stable = site.tables.open(path)
     app = live_app(replay.name, replay.generation)
-    if stable is not None and stable.transaction_version(app) is not None:
+    if stable is None or stable.transaction_version(app) is None:
+        return
+    if site.into is not None:
         raise Conflict(
-            f"generation {replay.generation} of {replay.name} is the table already; its swap was "
-            "interrupted",
-            remedy=f"Finish it: penstock replay swap {replay.name} --yes; then, to go back: "
-            f"penstock replay rollback {replay.name}",
+            f"generation {replay.generation} of {replay.name} is the table at {path}",
+            remedy="Remove that folder where nobody reads it any more.",
         )
+    raise Conflict(
+        f"generation {replay.generation} of {replay.name} is the table already; its swap was "
+        "interrupted",
+        remedy=f"Finish it: penstock replay swap {replay.name} --yes; then, to go back: "
+        f"penstock replay rollback {replay.name}",
+    )
 
 
 def remove_abandoned(site: Site, name: str) -> list[Replay]:
     """Remove the files of cancelled generations whose processes died; return these."""
     removed = []
-    for replay in ReplayBook(site.lake, site.tables).of(name):
+    for replay in ReplayBook(site.place, site.tables).of(name):
         if replay.state is not State.CANCELLED or replay.at is None:
             continue
         died = datetime.now(UTC) - replay.at >= ABANDONED_AFTER
-        if died and storage.exists(site.lake.path(generation_name(name, replay.generation))):
+        if died and storage.exists(site.place.path(generation_name(name, replay.generation))):
             remove_files(site, replay)
             removed.append(replay)
     return removed
@@ -110,9 +117,9 @@ def remove_files(site: Site, replay: Replay) -> None:
 
     Only what the book calls cancelled: anything else may be another process's by now, or live.
     """
-    known = ReplayBook(site.lake, site.tables).known(replay.name, replay.generation)
+    known = ReplayBook(site.place, site.tables).known(replay.name, replay.generation)
     if known is None or known.state is not State.CANCELLED:
         return
     name = generation_name(replay.name, replay.generation)
-    site.tables.forget(site.lake.path(name))
-    storage.remove(site.lake.path(name))
+    site.tables.forget(site.place.path(name))
+    storage.remove(site.place.path(name))

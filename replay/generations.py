@@ -9,7 +9,7 @@ the new one's is set to its own cursor.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from deltalake import CommitProperties, DeltaTable, Transaction
@@ -47,6 +47,11 @@ def build_app(name: str, generation: int) -> str:
     return f"projection/{name}/g{generation}/build"
 
 
+def elsewhere(app_id: str) -> str:
+    """Return the app id of a build in another lake, whose generations have numbers of their own."""
+    return f"{app_id}/elsewhere"
+
+
 def slices_app(name: str, generation: int) -> str:
     """Return the app id under which slices are appended to a generation."""
     return f"{build_app(name, generation)}/slices"
@@ -58,10 +63,18 @@ def live_app(name: str, generation: int) -> str:
 
 
 def publish(
-    stable: DeltaTable, built: DeltaTable, *, folder: str, old: str, new: Cursor, generation: int
+    stable: DeltaTable,
+    built: DeltaTable,
+    *,
+    folder: str,
+    old: str,
+    new: Cursor,
+    generation: int,
+    told: Mapping[str, str] | None = None,
 ) -> None:
     """Make the built generation the table, by one commit on top of the state that `stable` has.
 
+    `told`: what the commit says beside.
     Where new columns need it, one that changes no row comes before (`lake.reader_features`).
     Raises `LeaseLost` when the live writer committed meanwhile: nothing was changed.
     """
@@ -72,7 +85,9 @@ def publish(
             mode="overwrite",
             schema=built.schema(),
             partition_by=[],
-            commit_properties=_properties([Cursor(app_id=old, epoch=CLOSED), new], generation),
+            commit_properties=_properties(
+                [Cursor(app_id=old, epoch=CLOSED), new], generation, told
+            ),
         )
     except CommitFailedError as error:
         raise LeaseLost(f"{old} committed while the swap did: {error}") from error
@@ -143,9 +158,11 @@ def version_before(path: str, app_id: str, epoch: Epoch) -> int | None:
     return low if kept(path, low) is not None else None
 
 
-def _properties(cursors: Sequence[Cursor], generation: int) -> CommitProperties:
+def _properties(
+    cursors: Sequence[Cursor], generation: int, told: Mapping[str, str] | None = None
+) -> CommitProperties:
     return CommitProperties(
-        custom_metadata={GENERATION_KEY: str(generation)},
+        custom_metadata={GENERATION_KEY: str(generation), **(told or {})},
         app_transactions=[Transaction(cursor.app_id, int(cursor.epoch)) for cursor in cursors],
         # On top of the version that was read, or not at all: Delta would let a commit that
         # replaces all files pass after one that only rearranged them, and the rows would double.

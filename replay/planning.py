@@ -188,7 +188,7 @@ def plan_replay(
         rates=rates,
         seconds=(rates.seconds(computed)[0], rates.seconds(rows)[1]),
         needed_bytes=2 * max(live.bytes, 1),  # As much again while files are put together.
-        free_bytes=storage.free_bytes(site.lake.root),
+        free_bytes=storage.free_bytes(site.place.root),
         downstream=tuple(readers_of(name, site.deployed.deployment().declared.values())),
         silent=_silent(site, subject, up_to),
         new_features=_new_features(site, subject),
@@ -337,8 +337,9 @@ def input_bytes(site: Site, subject: Subject) -> int:
 
 def next_generation(site: Site, name: str) -> int:
     """Return a generation number that was never used for this projection."""
-    used = [replay.generation for replay in ReplayBook(site.lake, site.tables).of(name)]
-    return max([entry_of(site, name).generation, *used]) + 1
+    used = [replay.generation for replay in ReplayBook(site.place, site.tables).of(name)]
+    live = entry_of(site, name).generation if site.into is None else 0
+    return max([live, *used]) + 1
 
 
 def build_epoch(site: Site, subject: Subject) -> Epoch:

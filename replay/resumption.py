@@ -52,14 +52,6 @@ def stale(replay: Replay, why: str) -> Conflict:
     )
 
 
-def _cut_otherwise(build: SlicedBuild | None, slices: int | None) -> bool:
-    """Say whether a build has other slices than were asked for, where it has any choice."""
-    if build is None or slices is None:
-        return False
-    chosen = build.slicing.columns or build.base is not None
-    return bool(chosen) and slices != build.slicing.slices
-
-
 def slice_failed(replay: Replay, number: int, key: str | None, error: Exception) -> PenstockError:
     """Return what a build says that stopped at a slice: the row that cannot be computed, if known.
 
@@ -81,3 +73,11 @@ def slice_failed(replay: Replay, number: int, key: str | None, error: Exception)
         f"replay cancel {replay.name}, then penstock replay apply {replay.name} --sql FILE. Where "
         f"the row was not the cause: penstock replay resume {replay.name}",
     )
+
+
+def _cut_otherwise(build: SlicedBuild | None, slices: int | None) -> bool:
+    """Say whether a build has other slices than were asked for, where it has any choice."""
+    if build is None or slices is None:
+        return False
+    chosen = build.slicing.columns or build.base is not None
+    return bool(chosen) and slices != build.slicing.slices

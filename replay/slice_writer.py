@@ -122,11 +122,7 @@ class SliceWriter:
         of it is then computed once more: they may have changed under the same epoch since.
         From a base it then takes in what came since that.
         """
-        table = self._tables.open(whole.target.path)
-        assert table is not None, "a build has at least one slice"
-        empty = schema_of(table).empty_table()
-        reached = whole.up_to if whole.base is None else whole.base.epoch
-        self._arrow.append(whole.target.path, empty, Guard(whole.target.app_id, reached))
+        reached = self.close(whole)
         self._projector.meanings.made(whole.plan, whole.target)
         if whole.base is not None:
             self._projector.begun(whole.plan, whole.target, reached, whole.base.ended_us)
@@ -138,6 +134,15 @@ class SliceWriter:
     def release(self) -> None:
         """Give back what Spark keeps for the slices of a build."""
         self._sides.release()
+
+    def close(self, whole: Whole) -> Epoch:
+        """Say in a table whose slices are all there that they are; return up to which epoch."""
+        table = self._tables.open(whole.target.path)
+        assert table is not None, "a build has at least one slice"
+        empty = schema_of(table).empty_table()
+        reached = whole.up_to if whole.base is None else whole.base.epoch
+        self._arrow.append(whole.target.path, empty, Guard(whole.target.app_id, reached))
+        return reached
 
     def _copy(self, whole: Whole, number: int, guard: Guard) -> None:
         """Append a part of the base. Its rows are of the build's epoch, as computed ones are."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sized
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from math import inf
 from typing import Any
 
@@ -80,7 +80,8 @@ class SlicedBuild:
     table that it replaces, of final rows, which all slices begin with. `base`: the rows that it
     begins with, whose parts are its slices then; None from the beginning. `since`: input rows that
     came since the base, up to its own epoch. `strides`: nobody asked for so many slices, so that
-    quick ones may be computed several at once.
+    quick ones may be computed several at once. `read`: the versions of other projections that are
+    read by a build into another lake.
     """
 
     claim: str
@@ -96,6 +97,7 @@ class SlicedBuild:
     base: Base | None = None
     since: int = 0
     strides: bool = False
+    read: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def detail(self) -> dict[str, object]:
@@ -130,6 +132,7 @@ def build_of(detail: Mapping[str, object]) -> SlicedBuild | None:
         base=Base(**kept["base"]) if kept.get("base") else None,
         since=kept.get("since", 0),
         strides=kept.get("strides", False),
+        read=kept.get("read", {}),
     )
 
 

@@ -34,20 +34,27 @@ from projections.sql.lineage import read_by, readers_of, streams_named
 from projections.sql.parse import ProjectionDecl, parse_script
 from projections.sql.plan import InputKind, Plan, plan
 from projections.sql.sink_circles import check_sink_circles, check_sinks_apart
-from replay.generations import build_app, generation_name, live_app, version_before
+from replay.generations import build_app, elsewhere, generation_name, live_app, version_before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
     """A lake to replay in. `fields`: columns of registered event types, as the live runner has
     them; without a registry those of types that occurred are enough for most projections.
-    `lateness`: of inputs that declare none. `large`: who hashes tables that are large."""
+    `lateness`: of inputs that declare none. `large`: who hashes tables that are large. `into`:
+    another lake that takes what is built, with the book of it; this one is only read then."""
 
     lake: Lake
     tables: Tables = field(default_factory=Tables)
     fields: Mapping[str, pa.Schema] = field(default_factory=dict)
     lateness: timedelta = LATENESS
     large: LargeStates | None = None
+    into: Lake | None = None
+
+    @property
+    def place(self) -> Lake:
+        """The lake that takes what is built."""
+        return self.into or self.lake
 
     @property
     def manifest(self) -> Manifest:
@@ -94,9 +101,10 @@ def subject_of(site: Site, name: str, text: str | None = None) -> Subject:
         fields=site.fields,
         lateness=site.lateness,
     )
-    return Subject(
-        entry=entry, decl=decl, plan=_planned(decl, deployment, catalog), catalog=catalog
-    )
+    # What is built elsewhere takes nobody's place: neither readers nor sinks have to go with it.
+    alone = site.into is not None
+    planned = _planned(decl, deployment, catalog, alone=alone)
+    return Subject(entry=entry, decl=decl, plan=planned, catalog=catalog)
 
 
 def _typed_tables(site: Site, typed: Projected) -> set[str]:
@@ -127,15 +135,17 @@ def generation_target(
     *,
     include_late: bool,
     ended_us: int | None = None,
+    computed: bool = True,
 ) -> Target:
     """Return where a generation is built, the tables it reads pinned to what they were at an epoch.
 
-    `ended_us` is the watermark that it begins with: see `ended_before`. Raises `NotFound` when a
-    table of that epoch is not kept any more.
+    `ended_us` is the watermark that it begins with: see `ended_before`. Rows that are copied and
+    not `computed` read no tables. Raises `NotFound` when one of that epoch is not kept any more.
     """
     name = generation_name(subject.entry.name, generation)
+    app_id = build_app(subject.entry.name, generation)
     versions = {}
-    for item in subject.plan.inputs:
+    for item in subject.plan.inputs if computed else ():
         if item.kind is InputKind.STREAM:
             continue
         read = table_of(item)
@@ -148,8 +158,9 @@ def generation_target(
         versions[read] = version
     return Target(
         name=name,
-        path=site.lake.path(name),
-        app_id=build_app(subject.entry.name, generation),
+        path=site.place.path(name),
+        # Numbers elsewhere are others than here, where notes are found by them.
+        app_id=app_id if site.into is None else elsewhere(app_id),
         include_late=include_late,
         versions=versions,
         ended_us=ended_us,
@@ -271,17 +282,20 @@ def _not_kept(name: str, table: str, epoch: Epoch) -> NotFound:
     )
 
 
-def _planned(decl: ProjectionDecl, deployment: Deployment, catalog: LakeCatalog) -> Plan:
+def _planned(
+    decl: ProjectionDecl, deployment: Deployment, catalog: LakeCatalog, *, alone: bool
+) -> Plan:
     """Plan a projection, which may have another query than the one that is deployed.
 
-    Raises `Conflict` where projections that read it could not be compiled with that query, or
-    would have columns of other types, and where its sink is another one's or feeds it.
+    Raises `Conflict`, unless it is to stand `alone`, where projections that read it could not be
+    compiled with that query, or would have columns of other types, and where its sink is another
+    one's or feeds it.
     """
     deployed = deployment.declared
     sources = tuple(deployment.sources.values())
     declared = DeclaredCatalog(catalog, sources, [*{**deployed, decl.name: decl}.values()])
     made = plan(decl, declared)
-    if deployed.get(decl.name) == decl:
+    if alone or deployed.get(decl.name) == decl:
         return made
     check_declared_sinks(decl, deployment)
     as_it_is = DeclaredCatalog(catalog, sources, [*deployed.values()])

@@ -16,6 +16,7 @@ from pipeline.typed.columns import EPOCH
 from projections.sql.shape import ORDER, PARTIAL
 from replay.book import READY, Replay, ReplayBook, State
 from replay.comparison import row_differences
+from replay.copies import table_of
 from replay.differences import RowDifferences
 from replay.generations import build_app, generation_name, live_app
 from replay.subject import Site, declaration, entry_of, has_late_rows, subject_of
@@ -122,7 +123,7 @@ def verify(
     none, or when the live one has no version at its epoch, or does not keep it any more;
     `Incompatible` where the live one lacks the built one's key.
     """
-    book = ReplayBook(site.lake, site.tables)
+    book = ReplayBook(site.place, site.tables)
     for attempt in range(1, ATTEMPTS + 1):
         replay = book.newest(name, *READY, generation=generation)
         generation = replay.generation
@@ -154,6 +155,8 @@ def live_epoch(site: Site, replay: Replay) -> Epoch:
 
 
 def _built_table(site: Site, replay: Replay) -> DeltaTable:
+    if site.into is not None:
+        return table_of(site, replay)
     return DeltaTable(site.lake.path(generation_name(replay.name, replay.generation)))
 
 

@@ -38,6 +38,7 @@ from apps.cli.replay_pages import (
     short,
     swapped,
 )
+from apps.cli.replay_places import OtherLake, other_lake, told_there
 from apps.cli.sites import site_of
 from kernel import failpoints
 from kernel.errors import EXIT_FAILED
@@ -66,21 +67,22 @@ def register(app: typer.Typer) -> None:
         help="Build projections again from the lake, compare, swap; send events elsewhere.",
     )
     group.command("plan")(plan)
-    group.command("apply")(apply)
-    group.command("pause")(pause_)
-    group.command("resume")(resume)
-    group.command("status")(status)
-    group.command("verify")(verify_)
+    group.command("apply")(told_there(apply))
+    group.command("pause")(told_there(pause_))
+    group.command("resume")(told_there(resume))
+    group.command("status")(told_there(status))
+    group.command("verify")(told_there(verify_))
     group.command("compare")(compare_)
     group.command("swap")(swap_)
     group.command("rollback")(rollback_)
-    group.command("cancel")(cancel_)
+    group.command("cancel")(told_there(cancel_))
     group.command("events")(events)
     app.add_typer(group, name="replay")
 
 
 def status(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One projection.")] = None,
+    lake: OtherLake = None,
     workspace: WorkspaceOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -89,10 +91,11 @@ def status(
     from projections.serve.standings import standing
     from replay.book import ReplayBook
 
-    lake = Lake.named(settings.load(workspace).lake)
+    settled = settings.load(workspace)
+    own, into = Lake.named(settled.lake), other_lake(settled, lake)
     if name is not None:
-        standing(lake, name)  # It refuses a name that is not deployed.
-    found = [r for r in ReplayBook(lake, SmallTables()).all() if name in (None, r.name)]
+        standing(own, name)  # It refuses a name that is not deployed.
+    found = [r for r in ReplayBook(into or own, SmallTables()).all() if name in (None, r.name)]
     rows = [[r.name, r.generation, r.base, r.state.value, r.epoch, r.at, short(r)] for r in found]
     headings = ["projection", "generation", "built beside", "state", "epoch", "since", "detail"]
     nothing = "nothing was built again; see what would be: penstock replay plan NAME"
@@ -108,6 +111,7 @@ def verify_(
     report: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the result to FILE, .html or .json.")
     ] = None,
+    lake: OtherLake = None,
     workspace: WorkspaceOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -119,15 +123,17 @@ def verify_(
     from replay.book import READY
 
     found = settings.load(workspace)
-    built = book_of(found, name).newest(name, *READY, generation=generation)
+    into = other_lake(found, lake)
+    built = book_of(found, name, into).newest(name, *READY, generation=generation)
     from apps.large_states import large_states
     from replay.report import refuse_other, write_report
     from replay.verify import Expectation, comparable, live_epoch, verify
 
     if report is not None:
         refuse_other(report)
-    site = replace(site_of(found), large=large_states(found))
-    if not comparable(site, built):
+    also = None if into is None else into.root
+    site = replace(site_of(found, into=into), large=large_states(found, also=also))
+    if into is None and not comparable(site, built):
         # It was brought past an epoch of the live one; bring it to one that both have.
         builder_of(found, site).catch_up(built, live_epoch(site, built))
     expectation = Expectation(rows=expect, columns=tuple(expect_column or ()))
@@ -241,6 +247,7 @@ def rollback_(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption
 def cancel_(
     name: Name,
     generation: Generation = None,
+    lake: OtherLake = None,
     workspace: WorkspaceOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -251,11 +258,11 @@ def cancel_(
     from replay.book import CLAIMED, READY, UNFINISHED, State
 
     found = settings.load(workspace)
-    open_ = (*UNFINISHED, *READY, *CLAIMED)
-    book_of(found, name).newest(name, *open_, generation=generation)
+    into, open_ = other_lake(found, lake), (*UNFINISHED, *READY, *CLAIMED)
+    book_of(found, name, into).newest(name, *open_, generation=generation)
     from replay.cancel import cancel
 
-    done = cancel(site_of(found, fields=False), name, generation=generation)
+    done = cancel(site_of(found, fields=False, into=into), name, generation=generation)
     text = f"generation {done.generation} of {name} is cancelled; the live one was not touched"
     if done.state is State.SWAPPED:
         text = f"generation {done.generation} of {name} stays the table: its rollback is given up"

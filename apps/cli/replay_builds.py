@@ -18,6 +18,7 @@ from apps import settings
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit
 from apps.cli.replay_pages import NO_PACE, document, plan_page
+from apps.cli.replay_places import OtherLake, other_lake
 from apps.cli.replay_plans import asked_start, read_plan, start_of
 from apps.cli.sites import site_of
 from apps.cli.sql_files import sql_of
@@ -61,6 +62,11 @@ Where = Annotated[
         metavar="SQL",
         help='Compute only these keys again, as "id IN (1, 2)"; all other rows are copied.',
     ),
+]
+
+Planned = Annotated[
+    Path | None,
+    typer.Option("--plan", metavar="FILE", help="A plan, refused when it is stale."),
 ]
 
 
@@ -108,30 +114,30 @@ def apply(
     from_savepoint: Savepoint = None,
     from_: From = None,
     where: Where = None,
-    planned: Annotated[
-        Path | None,
-        typer.Option("--plan", metavar="FILE", help="A plan, refused when it is stale."),
-    ] = None,
+    planned: Planned = None,
+    lake: OtherLake = None,
     workspace: WorkspaceOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Build a new generation beside the live one, up to the live one's epoch.
 
     Works with the stack up or down, in a Spark session of its own. Readers see nothing of it.
-    Given again after a crash it goes on where the build was.
+    Given again after a crash it goes on where the build was. With --lake it is a table of another
+    lake, in one commit once it is whole, and nothing is written to this one.
     """
     from replay.book import UNFINISHED
 
     found = settings.load(workspace)
     failpoints.arm_from_environment()
-    book = book_of(found, name)
+    into = other_lake(found, lake)
+    book = book_of(found, name, into)
     from replay.planning import plan_replay, refuse_changed, refuse_full
     from replay.slices import refuse_pace
 
     refuse_pace(slices, rate)
-    site = site_of(found)
+    site = site_of(found, into=into)
     text, start = _text(sql), asked_start(from_savepoint, from_, where)
-    given = sql is not None or include_late or not start.is_beginning
+    given = sql is not None or include_late or not start.is_beginning or into is not None
     agreed = read_plan(planned, name, given=given)
     if agreed:
         text, include_late, start = agreed["text"], agreed["include_late"], start_of(agreed)
@@ -153,17 +159,19 @@ def apply(
         start=start,
         agreed=partial(_refuse_stale, agreed, look),
     )
-    _emit_built(built, as_json=as_json)
+    _emit_built(built, into, as_json=as_json)
 
 
 def pause_(
     name: Name,
     generation: Generation = None,
+    lake: OtherLake = None,
     workspace: WorkspaceOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Let a build rest after the slice under way; its process ends, `replay resume` goes on."""
-    done = book_of(settings.load(workspace), name).pause(name, generation=generation)
+    found = settings.load(workspace)
+    done = book_of(found, name, other_lake(found, lake)).pause(name, generation=generation)
     text = (
         f"generation {done.generation} of {name} pauses after its slice; "
         f"to go on: penstock replay resume {name}"
@@ -178,6 +186,7 @@ def resume(
         Path | None,
         typer.Option("--sql", help="A file with the query, mended where a row failed."),
     ] = None,
+    lake: OtherLake = None,
     workspace: WorkspaceOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -191,14 +200,17 @@ def resume(
     text = _text(sql)
     found = settings.load(workspace)
     failpoints.arm_from_environment()
-    book_of(found, name).newest(name, *UNFINISHED, generation=generation)
-    site = site_of(found)
+    into = other_lake(found, lake)
+    book_of(found, name, into).newest(name, *UNFINISHED, generation=generation)
+    site = site_of(found, into=into)
     done = builder_of(found, site).resume(name, generation=generation, text=text)
-    _emit_built(done, as_json=as_json)
+    _emit_built(done, into, as_json=as_json)
 
 
-def book_of(found: settings.Settings, name: str) -> ReplayBook:
-    """Return the book of builds. Raises `NotFound` for a projection that is not deployed.
+def book_of(found: settings.Settings, name: str, into: Lake | None = None) -> ReplayBook:
+    """Return the book of builds, of those `into` another lake where one is named.
+
+    Raises `NotFound` for a projection that is not deployed.
 
     What is refused by it costs no second to load what builds.
     """
@@ -208,7 +220,7 @@ def book_of(found: settings.Settings, name: str) -> ReplayBook:
 
     lake = Lake.named(found.lake)
     standing(lake, name)
-    return ReplayBook(lake, SmallTables())
+    return ReplayBook(into or lake, SmallTables())
 
 
 def builder_of(found: settings.Settings, site: Site) -> Builder:
@@ -217,15 +229,24 @@ def builder_of(found: settings.Settings, site: Site) -> Builder:
     from replay.build import Builder
 
     master = found.text("replay.spark_master")
-    return Builder(session_of_command(found, "replay-spark", master=master), site, _show)
+    also = None if site.into is None else site.into.root
+    spark = session_of_command(found, "replay-spark", master=master, also=also)
+    return Builder(spark, site, _show)
 
 
-def _emit_built(built: Replay, *, as_json: bool) -> None:
+def _emit_built(built: Replay, into: Lake | None, *, as_json: bool) -> None:
     from replay.book import State
 
+    there = "" if into is None else f" --lake {into.root}"
     which = f"generation {built.generation} of {built.name}"
     if built.state is State.PAUSED:
-        text = f"{which} is paused; to go on: penstock replay resume {built.name}"
+        text = f"{which} is paused; to go on: penstock replay resume {built.name}{there}"
+    elif into is not None:
+        text = (
+            f"{built.name} as of epoch {built.epoch} is the table at "
+            f"{into.path(f'projection/{built.name}')}; "
+            f"compare it: penstock replay verify {built.name}{there}"
+        )
     else:
         text = (
             f"{which} is built up to epoch {built.epoch}; "

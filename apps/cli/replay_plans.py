@@ -29,10 +29,10 @@ def read_plan(path: Path | None, name: str, *, given: bool) -> dict[str, Any]:
         return {}
     if given:
         raise InvalidRequest(
-            "a plan names the query, where it begins, which keys and whether late rows are in it: "
-            "give nothing beside it",
-            remedy="Leave out --sql, --include-late, --from-savepoint, --from and --where, or "
-            "--plan.",
+            "a plan names the query, where it begins, which keys and whether late rows are in it, "
+            "for this lake: give nothing beside it",
+            remedy="Leave out --sql, --include-late, --from-savepoint, --from, --where and --lake, "
+            "or --plan.",
         )
     remedy = f"penstock replay plan {name} --json > plan.json"
     try:

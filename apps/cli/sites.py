@@ -15,8 +15,11 @@ if TYPE_CHECKING:
     from replay.subject import Site
 
 
-def site_of(found: Settings, *, fields: bool = True) -> Site:
-    """Name the lake, which need not be there; with `fields` ask the registry for columns."""
+def site_of(found: Settings, *, fields: bool = True, into: Lake | None = None) -> Site:
+    """Name the lake, which need not be there; with `fields` ask the registry for columns.
+
+    `into`: another lake that takes what is built.
+    """
     # Commands import this module for their help too, which should not pay for what reads the lake.
     from replay.subject import Site
 
@@ -24,6 +27,7 @@ def site_of(found: Settings, *, fields: bool = True) -> Site:
         lake=Lake.named(found.lake),
         fields=_fields(found) if fields else {},
         lateness=found.lateness,
+        into=into,
     )
 
 

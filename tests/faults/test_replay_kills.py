@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -125,6 +126,21 @@ def test_p6_a_process_that_slept_while_another_went_on_changes_nothing(
     assert process.wait(timeout=180) not in (0, -signal.SIGKILL)
     assert ReplayBook(small.lake, Tables()).of(NAME)[-1].state is State.BUILT
     assert verify(small.site, NAME).equal
+
+
+@pytest.mark.matrix
+def test_p6_a_build_into_another_lake_whose_process_is_killed_is_gone_on_with(
+    small: SmallLake, tmp_path: Path
+) -> None:
+    sandbox = tmp_path / "sandbox"
+    options = ("--slices", str(SLICES), "--lake", str(sandbox))
+    process = applying(tmp_path, f"{failpoints.REPLAY_AFTER_SLICE}=kill@2", *options)
+    assert process.wait(timeout=180) == -signal.SIGKILL
+    there = replace(small.site, into=Lake.named(sandbox))
+    built = Builder(small.spark, there, lambda _: None, abandoned_after=timedelta(0)).build(NAME)
+    assert (built.generation, built.state, built.epoch) == (1, State.BUILT, 2)
+    assert verify(there, NAME).equal
+    assert ReplayBook(small.lake, Tables()).of(NAME) == []
 
 
 def is_stopped(pid: int) -> bool:

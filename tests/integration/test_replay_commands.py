@@ -118,6 +118,25 @@ def test_a_replay_from_plan_to_rollback(here: Workspace) -> None:
     assert isinstance(here.refusal("replay", "rollback", "latest"), NotFound)
 
 
+def test_a_replay_into_another_lake_leaves_its_own_alone(here: Workspace) -> None:
+    filled(here)
+    sandbox = here.folder / "sandbox"
+    there = ("--lake", str(sandbox))
+    own = here.refusal("replay", "apply", "latest", "--lake", str(here.small.lake.root))
+    assert isinstance(own, Conflict)
+    mended = here.refusal("replay", "apply", "latest", *there, "--where", "flight = 1")
+    assert isinstance(mended, InvalidRequest)
+    told = here.text("replay", "apply", "latest", *there)
+    assert f"latest as of epoch 2 is the table at {sandbox}/projection/latest" in told
+    assert here.answer("replay", "verify", "latest", *there)["equal"]
+    assert [r["state"] for r in here.answer("replay", "status", *there)] == ["verified"]
+    assert here.answer("replay", "status") == []
+    for command in ("resume", "pause"):
+        missing = here.refusal("replay", command, "latest", *there)
+        assert isinstance(missing, NotFound)
+        assert f"penstock replay status latest --lake {sandbox}" in missing.remedy
+
+
 def test_a_generation_that_differs_is_swapped_only_when_told_to(here: Workspace) -> None:
     filled(here)
     sql = here.file(LATEST.replace("delay,", "delay + 1 AS delay,"))
