@@ -133,12 +133,14 @@ class World:
 
 
 @contextmanager
-def running(folder: Path, progress: Callable[[str], None]) -> Iterator[World]:
-    """Start the stack in `folder` and stop it at the end."""
+def running(
+    folder: Path, progress: Callable[[str], None], port_base: int = PORT_BASE
+) -> Iterator[World]:
+    """Start the stack in `folder`, from a lowest port on, and stop it at the end."""
     # PostgreSQL runs as a user of its own, who must be able to pass this folder.
     folder.chmod(0o711)
     progress("  starting the stack")
-    control.up(folder, StackOptions(port_base=PORT_BASE, parts=LOCAL_PARTS))
+    control.up(folder, StackOptions(port_base=port_base, parts=LOCAL_PARTS))
     try:
         settings = load(folder)
         dsn = settings.required("postgres.dsn")
