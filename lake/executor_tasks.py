@@ -120,7 +120,7 @@ class TasksHere:
     def __call__(self, task: Task, parts: int) -> list[WrittenFile] | None:
         """See `Tasks`."""
         sent = pickle.loads(pickle.dumps(task))
-        return _heard(pa.Table.from_batches([_told(sent, n) for n in range(parts)], _TOLD))
+        return heard(pa.Table.from_batches([handed_of(sent, n) for n in range(parts)], _TOLD))
 
 
 class SparkTasks:
@@ -135,7 +135,7 @@ class SparkTasks:
             return []
         numbers = self._spark.range(0, parts, 1, parts)
         handed = numbers.mapInArrow(_Numbered(task), from_arrow_schema(_TOLD))
-        return _heard(collected(handed, NAMES_OF_FILES).cast(_TOLD))
+        return heard(collected(handed, NAMES_OF_FILES).cast(_TOLD))
 
 
 def all_at_once(most: int) -> int:
@@ -164,10 +164,10 @@ class _Numbered:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield _told(self.task, number)
+                yield handed_of(self.task, number)
 
 
-def _told(task: Task, number: int) -> pa.RecordBatch:
+def handed_of(task: Task, number: int) -> pa.RecordBatch:
     """Do one part, and write what came of it."""
 
     def files() -> list[dict[str, object]] | None:
@@ -207,6 +207,7 @@ def declined(rows: Sequence[Mapping[str, Any]]) -> bool:
     return any(row["declined"] for row in rows)
 
 
-def _heard(handed: pa.Table) -> list[WrittenFile] | None:
+def heard(handed: pa.Table) -> list[WrittenFile] | None:
+    """Return the files of all parts, as `Tasks` does, of what these handed back."""
     rows = sorted(handed.to_pylist(), key=lambda row: row["number"])
     return None if declined(rows) else [WrittenFile.of(row) for row in rows]

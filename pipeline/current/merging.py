@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import os
 import queue
-import signal
 import subprocess
 import sys
 import threading
@@ -30,11 +29,11 @@ from deltalake import DeltaTable
 
 from kernel.errors import EXIT_FAILED, EXIT_OK, LeaseLost, PenstockError, Unavailable
 from kernel.positions import DeltaVersion, Epoch
+from lake.child_processes import answers_of_child, start_child
 from lake.tables import Tables
 from lake.writer import ArrowWriter, Guard, reached
 from pipeline.current.warm_bases import WRITTEN_AS, KeptBases
 
-NICENESS = 10
 _END_S = 10.0
 
 
@@ -180,7 +179,7 @@ class MergeBeside:
         with self._lock:
             if self._child is not None and self._child.poll() is not None:
                 self._end()  # It had nothing to do.
-            child = self._child = self._child or _start()
+            child = self._child = self._child or start_child("pipeline.current.merging")
             try:
                 line = _exchange(child, asked, body)
             except BaseException:
@@ -228,21 +227,6 @@ def size_of(table: DeltaTable) -> tuple[int, int]:
     return int(rows or 0), int(size or 0)
 
 
-def _start() -> subprocess.Popen[bytes]:
-    # -P: what lies in the working directory, a workspace, is not to be imported.
-    child = subprocess.Popen(
-        [sys.executable, "-P", "-m", "pipeline.current.merging"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    try:
-        own = os.getpriority(os.PRIO_PROCESS, 0)
-        os.setpriority(os.PRIO_PROCESS, child.pid, own + NICENESS)
-    except ProcessLookupError:
-        pass  # It has ended already; the exchange will tell.
-    return child
-
-
 def _exchange(child: subprocess.Popen[bytes], asked: _Asked, body: pa.Buffer) -> bytes:
     """Return the line of the answer; less than a line when the child ends."""
     told, answers = child.stdin, child.stdout
@@ -275,10 +259,7 @@ def _base_of(line: bytes) -> MergedBase:
 
 def main() -> None:
     """Serve requests until the input ends."""
-    # Ctrl-C reaches the whole group; the parent says when it is over.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    answers = answers_of_child()
     requests: queue.SimpleQueue[_Request] = queue.SimpleQueue()
     threading.Thread(
         target=_receive, args=(sys.stdin.buffer, requests), name="receive", daemon=True

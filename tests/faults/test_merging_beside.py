@@ -20,6 +20,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from kernel.errors import LeaseLost, PenstockError, Unavailable
 from kernel.positions import Epoch
+from lake.child_processes import NICENESS
 from lake.layout import Lake, current_name
 from lake.tables import Tables
 from lake.writer import OP, Guard
@@ -99,7 +100,7 @@ def test_it_runs_with_low_priority_and_does_not_mind_an_interrupt(
 ) -> None:
     merge(str(tmp_path / "a"), FIRST, Guard("base", Epoch(1)), ["id"])
     (child,) = children()
-    assert child.nice() == min(19, os.nice(0) + merging.NICENESS)
+    assert child.nice() == min(19, os.nice(0) + NICENESS)
     child.send_signal(signal.SIGINT)
     merge(str(tmp_path / "a"), SECOND, Guard("base", Epoch(2)), ["id"])
     assert children() == [child]
