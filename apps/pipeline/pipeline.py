@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from apps.capture import capture_site
 from apps.executor_choice import executor_choice
 from apps.pipeline.event_sink import sinks_of
+from apps.pipeline.folding import current_tables, folds_beside
 from apps.pipeline.health import PartState, waiting_in
 from apps.pipeline.lag import LagWatch
 from apps.pipeline.metrics import PipelineMetrics
@@ -39,14 +40,12 @@ from lake.sessions import answers, fit_to_cores, spark_signs
 from lake.space import SpaceGuard
 from lake.tables import Tables
 from lake.upkeep.spark_compaction import SparkCompaction
+from pipeline.commit.folds_beside import FoldsBeside
 from pipeline.commit.ingest import Ingest
 from pipeline.commit.manifest import Manifest
 from pipeline.commit.manifest_rows import Committed
 from pipeline.commit.retries import Patience
-from pipeline.current.bucketed_merge import large_merge
-from pipeline.current.merging import MergeBeside
 from pipeline.current.tables import CurrentTables
-from pipeline.current.tail import FoldPolicy
 from pipeline.installs.install_book import InstallBook
 from pipeline.lanes.lane_book import LaneBook
 from pipeline.position.lag import StoreHeads
@@ -219,22 +218,24 @@ class Pipeline:
         self._projecting.follow(self._spark)
         deployment = self._deployed.deployment()
         self._lag.captures, self._topic_heads.declared = [*deployment.captures], deployment.topics
-        current = CurrentTables(
-            self._lake,
+        current = current_tables(
+            self._spark,
+            self._settings,
             self._tables,
             self._registry,
-            soft_deletes=deployment.keeps_deleted,
-            large=large_merge(self._spark, self._tables, self._executors.tasks),
-            policy=FoldPolicy(freshness_s=self._settings.number("lake.fold_freshness_ms") / 1000),
-            beside=MergeBeside(),
-            executors=self._executors,
+            self._executors,
+            deployment.keeps_deleted,
         )
+        beside = folds_beside(self._spark, self._lake, self._registry, current)
         try:
-            return self._run_ingest(deployment, current)
+            return self._run_ingest(deployment, current, beside)
         finally:
+            beside.close()
             current.close()
 
-    def _prepared(self, deployment: Deployment, current: CurrentTables) -> tuple[Ingest, LaneRuns]:
+    def _prepared(
+        self, deployment: Deployment, current: CurrentTables, beside: FoldsBeside
+    ) -> tuple[Ingest, LaneRuns]:
         """Return runs that can start: what a crash left unfinished is finished."""
         settings = self._settings
         prefix, registry = settings.text("kafka.topic_prefix"), settings.required("registry.url")
@@ -249,6 +250,7 @@ class Pipeline:
                 self._topics, group=f"penstock.{settings.name}.ingest", prefix=prefix
             ),
             current=current,
+            beside=beside,
             patience=self._patience,
             redecode=lambda records: decode_again(records, router),
             idle_timeouts=deployment.idle_timeouts,
@@ -283,9 +285,11 @@ class Pipeline:
         runs.finish_unfinished(self._manifest)
         return ingest, runs
 
-    def _run_ingest(self, deployment: Deployment, current: CurrentTables) -> bool:
+    def _run_ingest(
+        self, deployment: Deployment, current: CurrentTables, beside: FoldsBeside
+    ) -> bool:
         with self._ingest_loop.working("the begin of a run"):
-            ingest, runs = self._prepared(deployment, current)
+            ingest, runs = self._prepared(deployment, current, beside)
         try:
             with self._ingest_loop.working("the start of the stream"):
                 runs.start()

@@ -9,82 +9,59 @@ the epoch, which is repeated, until `Patience` with that one table ends.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import pyarrow as pa
-import pyarrow.compute as pc
-from deltalake.exceptions import DeltaError
 
-from kernel.errors import NotFound
 from kernel.positions import Epoch
 from lake.attempts import Attempts
-from lake.datasets import dataset_since, schema_of
-from lake.layout import Lake, changes_log, current_name
-from lake.table_columns import SCHEMA_TABLE, TRANSACTIONS_TABLE
-from lake.tables import TableAt, Tables, columns_guard
+from lake.layout import Lake, changes_log
+from lake.table_columns import SCHEMA_TABLE
+from lake.tables import TableAt, Tables
 from pipeline.commit.due_installs import BulkInstalls
-from pipeline.commit.manifest_rows import Committed
+from pipeline.commit.foldable_rows import Foldable, FoldableRows
+from pipeline.commit.folds_beside import FoldsBeside, is_large
+from pipeline.commit.manifest_rows import Bound, Committed
 from pipeline.commit.retries import Patience
 from pipeline.current.tables import CurrentTables
-from pipeline.ddl.evolution import Planned
 from pipeline.ddl.held_tables import failure_hold, quarantine_hold
 from pipeline.ddl.steps import Evolution
-from pipeline.ddl.table_plans import SchemaFollower
 from pipeline.log.committed_changes import EndsBetween, transactions_of
-from pipeline.log.large_folds import LARGE_ROWS, LogRows, split
+from pipeline.log.large_folds import LogRows
 from pipeline.position.cut import Cut
 from pipeline.position.progress import Progress
-from pipeline.position.transactions import Advance
+from pipeline.position.transactions import NOWHERE, Advance
 
 log = logging.getLogger("penstock.tables")
-
-Rows = Mapping[str, tuple[pa.Table, Planned]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Ready:
-    """What one source brings to an epoch: its rows and plans by table, and what failed."""
-
-    plans: Rows = field(default_factory=dict)
-    large: Mapping[str, LogRows] = field(default_factory=dict)
-    attempts: Attempts = field(default_factory=Attempts)
-    lacks: frozenset[str] = frozenset()
-
-    def with_(self, other: _Ready) -> _Ready:
-        """Return this and what tables bring that go on."""
-        attempts = Attempts()
-        attempts.failed |= self.attempts.failed | other.attempts.failed
-        return replace(
-            self,
-            plans={**self.plans, **other.plans},
-            large={**self.large, **other.large},
-            attempts=attempts,
-        )
 
 
 @dataclass(slots=True, kw_only=True)
 class Folding:
     """Folds epochs into the `current` tables of one lake.
 
-    `stuck` says per source why its cut could not go on in the last epoch.
+    Where there is a `beside`, the cut of a source of which much became foldable rests until that
+    was folded there, up to its commits. Whether a cut rests or goes on depends on the progress
+    before, on the epoch's records and on how it was bound: an epoch that is repeated does the same.
+    `stuck` says per source why its cut could not go on in the last epoch, `behind` are sources
+    whose cut may go on without another record.
     """
 
     lake: Lake
     tables: Tables
     current: CurrentTables
-    follower: SchemaFollower
+    rows: FoldableRows
     bulk: BulkInstalls
     patience: Patience
+    beside: FoldsBeside | None = None
     stuck: dict[str, str] = field(default_factory=dict)
+    behind: set[str] = field(default_factory=set)
 
     def fold(
         self,
         progress: Progress,
         arrived: Mapping[str, pa.Table | None],
-        epoch: Epoch,
-        installs: tuple[int, ...],
+        bound: Bound,
         last: Committed | None,
     ) -> tuple[dict[str, TableAt], tuple[int, ...]]:
         """Return the tables that moved on, and the numbers of the installs that became tables.
@@ -93,13 +70,13 @@ class Folding:
         then what became foldable need not be read from it. Raises what is to be tried again with
         the whole epoch.
         """
-        at = self.current.moved()
+        at, epoch, installs = self.current.moved(), bound.epoch, bound.installs or ()
         numbers: list[int] = []
         self.stuck = {}
         for source in sorted({*progress.cuts, *arrived, *self.bulk.sources(installs)}):
             cut = progress.cut(source)
-            held = progress.held.setdefault(source, {})
-            ready = self._ready(source, cut, epoch, last, held, arrived.get(source))
+            progress.held.setdefault(source, {})
+            ready = self._ready(source, cut, bound, last, progress, arrived.get(source))
             if ready is None:
                 continue
             progress.cuts[source] = ready[0]
@@ -118,18 +95,32 @@ class Folding:
         self,
         source: str,
         cut: Cut,
-        epoch: Epoch,
+        bound: Bound,
         last: Committed | None,
-        held: Collection[str],
+        progress: Progress,
         added: pa.Table | None,
-    ) -> tuple[Cut, _Ready] | None:
+    ) -> tuple[Cut, Foldable] | None:
         """Advance a copy of the cut and read what became foldable; None where that fails."""
         moved = Cut.from_json(cut.to_json())
+        self.behind.discard(source)
+        if cut.held:
+            self._forget(source, progress)
+        rests = progress.resting.get(source)
         try:
-            advance = moved.advance()
+            advance = moved.advance(NOWHERE if rests is None else rests)
+            if self._rests(source, moved, advance, progress, bound, last):
+                return cut, Foldable()
+            if rests is not None:
+                self.behind.add(source)
             if not advance.anything or advance.from_epoch is None:
-                return moved, _Ready(lacks=advance.lacks)
-            ready = self._read(source, moved, advance, epoch, last, held, added)
+                return moved, Foldable(lacks=advance.lacks)
+            held = progress.held[source]
+            ready = None if self.beside is None else self.beside.take(source, advance, held, last)
+            ready = ready or self.rows.read(source, moved, advance, bound.epoch, last, held, added)
+            most = bound.most_rows if rests is None else None
+            if most is not None and self.rows.rewrites(source, ready, most, last):
+                self._rest(source, moved, advance, progress, bound, last)
+                return cut, Foldable()
         except Exception as error:
             log.error("the changes of %s cannot be read: %s", source, error, exc_info=error)
             self.patience.lasts(source, error)
@@ -139,46 +130,62 @@ class Folding:
         self.patience.works(source)
         return moved, ready
 
-    def _read(
+    def _rests(
         self,
         source: str,
-        cut: Cut,
+        moved: Cut,
         advance: Advance,
-        epoch: Epoch,
+        progress: Progress,
+        bound: Bound,
         last: Committed | None,
-        held: Collection[str],
-        added: pa.Table | None,
-    ) -> _Ready:
-        """Read and plan what became foldable, but for tables that stand still."""
-        assert advance.from_epoch is not None, "there is something to fold"
-        small, large = self._foldable(source, cut, advance, epoch, added)
-        small = {table: rows for table, rows in small.items() if table not in held}
-        large = {table: rows for table, rows in large.items() if table not in held}
-        return self._planned(source, small, large, advance, last)
+    ) -> bool:
+        """Say whether a source's cut stays where it is, while this advance is folded beside."""
+        rests = progress.resting.get(source)
+        if rests is None:
+            if bound.most_rows is None or not is_large(advance, bound.most_rows):
+                return False
+        elif moved.lsn != rests:
+            # A record in quarantine made it incomplete meanwhile.
+            self._forget(source, progress)
+            return True
+        elif bound.goes_on.get(source) == rests:
+            del progress.resting[source]
+            return False
+        self._rest(source, moved, advance, progress, bound, last)
+        return True
 
-    def _planned(
+    def _rest(
         self,
         source: str,
-        small: dict[str, pa.Table],
-        large: dict[str, LogRows],
+        moved: Cut,
         advance: Advance,
+        progress: Progress,
+        bound: Bound,
         last: Committed | None,
-    ) -> _Ready:
-        assert advance.from_epoch is not None, "there is something to fold"
-        attempts = Attempts()
-        planned: dict[str, pa.Table] = {}
-        for table, rows in large.items():
-            with attempts.of(table):
-                planned[table] = rows.planned()
-        plans = self.follower.plans(
-            source,
-            small | planned,
-            frozenset(advance.transactions),
-            partial(self._columns, last, source),
-            from_epoch=advance.from_epoch,
-            attempts=attempts,
-        )
-        return _Ready(plans=plans, large=large, attempts=attempts, lacks=advance.lacks)
+    ) -> None:
+        progress.resting[source] = moved.lsn
+        if self.beside is not None:
+            held = progress.held[source]
+            self.beside.begin(source, moved, advance, held, bound.epoch, last)
+
+    def bind(self, bound: Bound, progress: Progress) -> Bound:
+        """Return an epoch with what is decided of cuts that rest, before it is bound."""
+        goes_on = {
+            source: lsn
+            for source, lsn in progress.resting.items()
+            if self.beside is None or self.beside.ready(source)
+        }
+        most_rows = None if self.beside is None else self.beside.most_rows
+        return replace(bound, goes_on=goes_on, most_rows=most_rows)
+
+    def _forget(self, source: str, progress: Progress) -> None:
+        progress.resting.pop(source, None)
+        if self.beside is not None:
+            self.beside.drop(source)
+
+    def due(self) -> bool:
+        """Say whether an epoch is due without a record: to take in what was folded beside."""
+        return bool(self.behind) or (self.beside is not None and self.beside.due())
 
     def _hold_lacking(
         self,
@@ -204,14 +211,14 @@ class Folding:
 
     def _resumed(
         self, source: str, progress: Progress, epoch: Epoch, last: Committed | None
-    ) -> _Ready:
+    ) -> Foldable:
         """Release tables of which no record waits any more; read what they have not folded."""
-        cut, held, made = progress.cut(source), progress.held.get(source, {}), _Ready()
+        cut, held, made = progress.cut(source), progress.held.get(source, {}), Foldable()
         for table, hold in list(held.items()):
             if hold.resumes is None or progress.waits(source, table) or not cut.folds(table):
                 continue
             attempts = Attempts()
-            ready = _Ready()
+            ready = Foldable()
             with attempts.of(table):
                 since, pending_from = hold.resumes
                 path = self.lake.path(changes_log(source))
@@ -224,11 +231,11 @@ class Folding:
                     snapshot=since < cut.snapshot_lsn <= cut.lsn,
                     from_epoch=pending_from,
                 )
-                small, large = self._foldable(source, cut, advance, epoch)
+                small, large = self.rows.of(source, cut, advance, epoch)
                 wanted = (table, SCHEMA_TABLE)
                 small = {name: rows for name, rows in small.items() if name in wanted}
                 large = {name: rows for name, rows in large.items() if name == table}
-                ready = self._planned(source, small, large, advance, last)
+                ready = self.rows.planned(source, small, large, advance, last)
             plans = {name: each for name, each in ready.plans.items() if name == table}
             own = ready.attempts.failed.get(table)
             attempts.failed |= {} if own is None else {table: own}
@@ -240,7 +247,7 @@ class Folding:
         self,
         source: str,
         progress: Progress,
-        ready: _Ready,
+        ready: Foldable,
         epoch: Epoch,
         replaced: Collection[str],
     ) -> dict[str, TableAt]:
@@ -256,7 +263,10 @@ class Folding:
                 held[table] = planned.hold.at(epoch)
             elif rows.num_rows or planned.evolution:
                 folds[table] = ready.large.get(table, rows), planned.evolution
-        done = self.current.fold_all(source, folds, epoch)
+        try:
+            done = self.current.fold_all(source, folds, epoch, ready.ahead)
+        finally:
+            ready.remove_staged()
         failed = {
             table: error
             for table, error in (ready.attempts.failed | done.failed).items()
@@ -268,60 +278,3 @@ class Folding:
         for table in folds.keys() - failed.keys():
             self.patience.works(f"{source}.{table}")
         return done.done
-
-    def _columns(self, last: Committed | None, source: str, table: str) -> pa.Schema | None:
-        """Return a table's columns as of the last committed epoch."""
-        name = current_name(source, table)
-        at = last.tables.get(name) if last else None
-        if at is None or last is None:
-            return None
-        path = self.lake.path(name)
-        try:
-            return self.tables.columns(path, at.version)
-        except DeltaError:
-            # The log may have forgotten it, after a fold of the tail at the start for instance.
-            newest = self.tables.open(path)
-            guard = columns_guard(name)
-            if newest is None or (newest.transaction_version(guard) or 0) > last.epoch:
-                raise
-            return schema_of(newest)
-
-    def _foldable(
-        self,
-        source: str,
-        cut: Cut,
-        advance: Advance,
-        epoch: Epoch,
-        added: pa.Table | None = None,
-    ) -> tuple[dict[str, pa.Table], dict[str, LogRows]]:
-        """Return the rows that became foldable, per table; what is large is not read yet.
-
-        They come from the log, or from what this epoch has `added` to it where all are among that.
-        """
-        of_transactions = pc.is_in(
-            pc.field("transaction_id"), pa.array(advance.transactions, pa.string())
-        )
-        wanted = of_transactions & ~pc.field("snapshot")
-        if advance.snapshot:
-            at_lsn = pc.field("commit_order") == cut.snapshot_lsn
-            wanted = wanted | (pc.field("snapshot") & at_lsn)
-        in_epochs = (pc.field("epoch") >= advance.from_epoch) & (pc.field("epoch") <= epoch)
-        wanted = in_epochs & wanted & (pc.field("table") != TRANSACTIONS_TABLE)
-        most = self.current.executors.rows_at_once(LARGE_ROWS)
-        if added is not None and advance.from_epoch == epoch and added.num_rows <= most:
-            return dict(_by_table(added.filter(wanted))), {}
-        log = self.tables.open(self.lake.path(changes_log(source)))
-        if log is None:
-            raise NotFound(f"the log of {source} is missing from the lake")
-        wanted, large = split(log, wanted, since=advance.from_epoch or 0, most=most)
-        rows = dataset_since(log, "epoch", advance.from_epoch or 0).to_table(filter=wanted)
-        return dict(_by_table(rows)), large
-
-
-def _by_table(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-    """Yield each table's rows, by name; one sort instead of a filter for each of many tables."""
-    ordered = rows.take(pc.sort_indices(rows["table"]))
-    first = 0
-    for counted in pc.value_counts(ordered["table"]).to_pylist():
-        yield counted["values"], ordered.slice(first, counted["counts"])
-        first += counted["counts"]

@@ -39,7 +39,9 @@ from pipeline.arrive.arrival import Arrival, says_something, sort_out
 from pipeline.arrive.sorter import Released
 from pipeline.arrive.widened_topics import widened, without_moved
 from pipeline.commit.due_installs import BulkInstalls
+from pipeline.commit.foldable_rows import FoldableRows
 from pipeline.commit.folding import Folding
+from pipeline.commit.folds_beside import BESIDE, FoldsBeside
 from pipeline.commit.manifest import Manifest
 from pipeline.commit.manifest_rows import Bound, Committed
 from pipeline.commit.pending_transactions import PendingTransactions
@@ -93,6 +95,7 @@ class Ingest:
         lateness: Lateness,
         broker: Broker,
         current: CurrentTables | None = None,
+        beside: FoldsBeside | None = None,
         patience: Patience | None = None,
         rest: timedelta = REST,
         idle_timeouts: Collection[timedelta] = (),
@@ -100,6 +103,8 @@ class Ingest:
         ahead: timedelta | None = None,
     ) -> None:
         """`patience` is kept over restarts of ingest: it counts how often a table failed.
+
+        With `beside` large folds do not keep the epochs of others waiting.
 
         `redecode` decodes records that were in quarantine. Event times that are further `ahead` of
         the clock than that move no watermark.
@@ -121,9 +126,15 @@ class Ingest:
             lake=lake,
             tables=tables,
             current=self._current,
-            follower=SchemaFollower(lake, tables, schemas),
+            rows=FoldableRows(
+                lake=lake,
+                tables=tables,
+                follower=SchemaFollower(lake, tables, schemas),
+                rows_at_once=self._current.executors.rows_at_once,
+            ),
             bulk=self._bulk,
             patience=patience,
+            beside=beside,
         )
         self._last = manifest.last()
         if self._last is not None:
@@ -162,6 +173,7 @@ class Ingest:
         epoch = bound.epoch
         if bound.installs is None:
             bound = replace(bound, installs=self._bulk.waiting(self._progress))
+            bound = self._folding.bind(bound, self._progress)
         installs = bound.installs or ()
         failpoints.hit(failpoints.EPOCH_BEFORE_BIND)
         if bound.end != whole.end:
@@ -181,7 +193,7 @@ class Ingest:
         for source, cut in progress.cuts.items():
             cut.settle(read, partial(self._broker.ends, source))
         arrived = {source: self._log.take_added(source) for source in arrival.changes}
-        folded, taken = self._folding.fold(progress, arrived, epoch, installs, self._last)  # 5
+        folded, taken = self._folding.fold(progress, arrived, bound, self._last)  # 5
         tables |= folded
         watch.lap("fold")
         failpoints.hit(failpoints.EPOCH_AFTER_FOLD)
@@ -321,11 +333,11 @@ class Ingest:
 
     def undecided(self) -> bool:
         """Say whether an epoch is due without a record: for decisions about some in quarantine that
-        wait for one, and where a silence has lasted.
+        wait for one, for what was folded beside, and where a silence has lasted.
         """
-        return self._silences.due(datetime.now(UTC)) or bool(
-            self._bulk.decisions(self._bulk.waiting(self._progress))
-        )
+        decisions = self._bulk.decisions(self._bulk.waiting(self._progress))
+        silent = self._silences.due(datetime.now(UTC))
+        return silent or bool(decisions) or self._folding.due()
 
     def stuck(self) -> dict[str, str]:
         """Say per source why its changes could not be read in the last epoch."""
@@ -333,17 +345,12 @@ class Ingest:
 
     def poisoned(self) -> dict[str, str]:
         """Return the topic, per source, of which records in quarantine hold its cut."""
-        parts = {source: cut.poisoned() for source, cut in self._progress.cuts.items()}
-        return {
-            quarantined.source: topic
-            for topic, quarantined in self._progress.quarantine.items()
-            if quarantined.source is not None
-            and quarantined.table == parts.get(quarantined.source, "")
-        }
+        return self._progress.poisoned()
 
     def waiting_for(self) -> dict[str, str]:
         """Say per source what holds its cut, for status and alarms."""
         held = {source: cut.waiting_for() for source, cut in self._progress.cuts.items()}
+        held |= dict.fromkeys(self._progress.resting, BESIDE)
         return {s: why for s, why in held.items() if why is not None} | self._folding.stuck
 
     def _committed(

@@ -15,6 +15,8 @@ from lake.tables import TableAt
 from pipeline.ddl.held_tables import Hold
 
 BOUND, COMMITTED, PROJECTION = "bound", "committed", "projection"
+_REST = "rest"
+"""Under this name a bound epoch notes in its counts with how many rows a cut is to rest."""
 TYPED = "typed"
 """The name under which typed and history tables note how far they were brought."""
 
@@ -51,7 +53,8 @@ class Bound:
 
     `installs`: numbers of the announcements (`pipeline.installs.install_book`) that it takes in;
     None as long as nobody has looked for them, which ingest does before it binds. `topics`: the
-    topics that the offsets belong to.
+    topics that the offsets belong to. `goes_on`: sources whose cut rested, and goes on to an LSN.
+    `most_rows`: with more rows of a table a cut is to rest; None where none does.
     """
 
     epoch: Epoch
@@ -61,6 +64,8 @@ class Bound:
     end: Offsets
     installs: tuple[int, ...] | None = None
     topics: Mapping[str, TopicId] = field(default_factory=dict)
+    goes_on: Mapping[str, int] = field(default_factory=dict)
+    most_rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +124,8 @@ def bound_row(bound: Bound) -> pa.Table:
     row = {"epoch": bound.epoch, "kind": BOUND, "run_id": bound.run_id, "batch_id": bound.batch_id}
     row |= {"start_offsets": compact(bound.start), "end_offsets": compact(bound.end)}
     installs = None if bound.installs is None else compact(bound.installs)
+    # Columns that say of a committed epoch what became of it.
+    row |= {"cuts": compact(bound.goes_on), "counts": compact({_REST: bound.most_rows})}
     return rows_of(row | {"installs": installs, "topics": compact(bound.topics)})
 
 
@@ -149,6 +156,8 @@ def bound_of(row: Mapping[str, object]) -> Bound:
         end=json.loads(str(row["end_offsets"])),
         installs=_numbers(row),
         topics=_topics(row),
+        goes_on=json.loads(str(row["cuts"] or "{}")),
+        most_rows=json.loads(str(row["counts"] or "{}")).get(_REST),
     )
 
 

@@ -23,7 +23,6 @@ from tempfile import TemporaryDirectory
 import pyarrow as pa
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
-from deltalake.transaction import AddAction
 from pyspark.sql import SparkSession
 
 from kernel.positions import DeltaVersion
@@ -124,6 +123,15 @@ class BucketTask:
         return merged.select(self.columns.names).cast(self.columns)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergedFiles:
+    """The files of a merge over a version of its table, and those in whose place they come."""
+
+    version: int
+    written: Sequence[WrittenFile]
+    gone: Sequence[dict[str, object]]
+
+
 class BucketedMerge:
     """Has `tasks` merge in `parts`; what does not suit that is left to another merge.
 
@@ -143,23 +151,40 @@ class BucketedMerge:
         self, path: str, staged: str, guard: Guard, keys: Sequence[str], *, replace: bool
     ) -> DeltaVersion:
         """See `StagedMerge`."""
-        images = self._tables.open(staged)
-        assert images is not None, "it was just staged"
-        own = pa.schema([f for f in schema_of(images) if f.name not in (OP, EPOCH, KEYS)])
-        table = self._tables.ensure(path, own)
+        images, table = self._sides(path, staged)
         if reached(table, guard):
             return DeltaVersion(table.version())
-        task = None
-        if _suits(table, own, keys, replace=replace):
-            files = _files(table)
-            told = not replace and _has_own_bounds(keys[0], schema_of(table))
-            touched = _touched(files, _files(images), keys[0]) if told else files
-            task = self._task(table, images, [] if replace else touched, keys)
+        made = self._made(images, table, keys, replace=replace)
+        if made is None:
+            return self._otherwise(path, staged, guard, keys, replace=replace)
+        _commit(table, made, guard)
+        return DeltaVersion(table.version())
+
+    def ahead(
+        self, path: str, staged: str, keys: Sequence[str], *, replace: bool
+    ) -> MergedFiles | None:
+        """Do as a merge does, but for its commit (`put_ahead`); None where buckets do not suit."""
+        return self._made(*self._sides(path, staged), keys, replace=replace)
+
+    def _sides(self, path: str, staged: str) -> tuple[DeltaTable, DeltaTable]:
+        """Return the images and the table, which is made where it is not there."""
+        images = self._tables.open(staged)
+        assert images is not None, "it was just staged"
+        return images, self._tables.ensure(path, _columns_of(images))
+
+    def _made(
+        self, images: DeltaTable, table: DeltaTable, keys: Sequence[str], *, replace: bool
+    ) -> MergedFiles | None:
+        if not _suits(table, _columns_of(images), keys, replace=replace):
+            return None
+        version, files = int(table.version()), _files(table)
+        told = not replace and _has_own_bounds(keys[0], schema_of(table))
+        touched = _touched(files, _files(images), keys[0]) if told else files
+        task = self._task(table, images, [] if replace else touched, keys)
         written = None if task is None else self._tasks(task, self._parts)
         if written is None:
-            return self._otherwise(path, staged, guard, keys, replace=replace)
-        _commit(table, [file.addition() for file in written], touched, guard)
-        return DeltaVersion(table.version())
+            return None
+        return MergedFiles(version=version, written=tuple(written), gone=tuple(touched))
 
     def _task(
         self,
@@ -181,7 +206,15 @@ class BucketedMerge:
         )
 
 
-def large_merge(spark: SparkSession, tables: Tables, tasks: Tasks | None) -> StagedMerge:
+def put_ahead(tables: Tables, path: str, made: MergedFiles, guard: Guard) -> DeltaVersion:
+    """Commit what `ahead` made; the table is at the version that it was made over."""
+    table = tables.open(path)
+    assert table is not None, "it was there when the files were made"
+    _commit(table, made, guard)
+    return DeltaVersion(table.version())
+
+
+def large_merge(spark: SparkSession, tables: Tables, tasks: Tasks | None) -> BucketedMerge:
     """Return the merge of large folds: by buckets, and by Spark's MERGE where these do not suit.
 
     Without `tasks` this process does the buckets.
@@ -264,13 +297,14 @@ def _shaped(images: pa.Table, columns: pa.Schema) -> pa.Table:
     return images.select([*columns.names, OP])
 
 
-def _commit(
-    table: DeltaTable,
-    adds: Sequence[AddAction],
-    gone: Sequence[dict[str, object]],
-    guard: Guard,
-) -> None:
+def _columns_of(images: DeltaTable) -> pa.Schema:
+    """Return the columns that staged images bring to their table."""
+    return pa.schema([f for f in schema_of(images) if f.name not in (OP, EPOCH, KEYS)])
+
+
+def _commit(table: DeltaTable, made: MergedFiles, guard: Guard) -> None:
     """Put new files in the place of others, on top of the version that was read, or not at all."""
+    adds = [file.addition() for file in made.written]
     with committing(table, guard.app_id, guard.epoch, f"merging into {table.table_uri}"):
-        put_in_place(table, adds, gone, guarded(guard.app_id, guard.epoch, retries=0))
+        put_in_place(table, adds, made.gone, guarded(guard.app_id, guard.epoch, retries=0))
         table.update_incremental()

@@ -25,6 +25,7 @@ from lake.writer import OP, UPSERT, ArrowWriter, Guard
 from pipeline.current.merging import size_of
 from schemas.identifiers import spark_name
 
+STAGING = "current/_staging/"
 FEW_ROWS, FEW_BYTES = 150_000, 8 * 2**20
 """So many staged images, and so many bytes of their files, the driver may take in."""
 
@@ -89,11 +90,13 @@ class ImageStaging:
     Making one removes what an earlier attempt at the same epoch left there.
     """
 
-    def __init__(self, lake: Lake, tables: Tables, name: str, epoch: Epoch) -> None:
+    def __init__(
+        self, lake: Lake, tables: Tables, name: str, epoch: Epoch, folder: str = STAGING
+    ) -> None:
         self._tables = tables
         self._writer = ArrowWriter(tables)
         self._slices = 0
-        self.path = f"{lake.path('current/_staging/' + name.removeprefix('current/'))}/{epoch}"
+        self.path = f"{lake.path(folder + name.removeprefix('current/'))}/{epoch}"
         self.remove()
 
     def adopt(self, files: Sequence[WrittenFile]) -> tuple[str, ...]:

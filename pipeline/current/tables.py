@@ -11,10 +11,11 @@ folds the tail into the base; see `tail`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
+from types import MappingProxyType
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,30 +23,28 @@ import pyarrow.compute as pc
 from kernel import failpoints
 from kernel.positions import Epoch
 from lake.attempts import Attempts
-from lake.datasets import dataset_of, schema_of
-from lake.executor_tasks import Executors, Task
-from lake.layers import tail_name, whole
+from lake.datasets import schema_of
+from lake.executor_tasks import Executors
+from lake.layers import tail_name
 from lake.layout import Lake, current_name
 from lake.tables import TableAt, Tables, cleared_guard, columns_guard, outlived_guard
 from lake.writer import OP, UPSERT, ArrowWriter, Guard, reached
-from pipeline.current.key_buckets import BucketPart, Known, gone_through
-from pipeline.current.key_files import SHARES
+from pipeline.current.bucketed_merge import put_ahead
+from pipeline.current.fold_ahead import FoldedAhead
+from pipeline.current.image_stager import ImageStager
 from pipeline.current.merging import BaseMerge, MergeKept
-from pipeline.current.newest_images import DELETED, ImageTask, KeyedImageTask, NewestImages
+from pipeline.current.newest_images import DELETED, NewestImages
 from pipeline.current.staged_images import ArrowStagedMerge, ImageStaging, StagedMerge
 from pipeline.current.tail import FoldPolicy, TailTables
 from pipeline.current.warm_bases import KeptBases
 from pipeline.ddl.steps import NOTHING, Evolution
-from pipeline.ddl.table_rewrites import evolve, must_evolve
-from pipeline.ddl.unchanged_values import any_of, rows_of_keys
+from pipeline.ddl.table_rewrites import RewrittenFiles, evolve, must_evolve, put_rewritten
 from pipeline.log.large_folds import (
-    SLICE_ROWS,
     LogRows,
     after,
     before,
     holds_rows,
     last_truncate,
-    slices,
 )
 from pipeline.order import high_of, low_of
 from schemas.records import Operation
@@ -85,6 +84,7 @@ class CurrentTables:
         self.executors = executors or Executors()
         self._small = MergeKept(KeptBases(SMALL_BYTES), tables=tables)
         self.tails = TailTables(lake, tables, policy, beside=beside)
+        self._stager = ImageStager(lake, tables, schemas, self.tails, self.executors)
 
     def fold(
         self,
@@ -93,13 +93,15 @@ class CurrentTables:
         changes: pa.Table,
         epoch: Epoch,
         evolution: Evolution = NOTHING,
+        ahead: RewrittenFiles | None = None,
     ) -> Mapping[str, TableAt]:
         """Fold log rows of one table, all of complete transactions newer than the last fold.
 
         `changes` has the columns of a changes log, in any order, each row once. `evolution`
-        (`evolution.plan`) is what DDL among them did to the columns. Returns the
-        versions of the table and of its tail, where there is one. Raises `SchemaViolation` when
-        bytes do not fit the schema that the log names for them.
+        (`evolution.plan`) is what DDL among them did to the columns; rows that were brought `ahead`
+        to these are taken, if the table still is as it was then. Returns the versions of the table
+        and of its tail, where there is one. Raises `SchemaViolation` when bytes do not fit the
+        schema that the log names for them.
         """
         name = current_name(source, table)
         path = self._lake.path(name)
@@ -107,7 +109,7 @@ class CurrentTables:
         handle = self._tables.open(path)
         if handle is not None and self._small.reached(path, handle, guard):
             return self._at(name, handle.version(), epoch)
-        evolved = bool(evolution) and self._evolve(name, path, evolution, epoch)
+        evolved = bool(evolution) and self._evolve(name, path, evolution, epoch, ahead)
         truncated, rest = after_truncate(changes)
         if rest.num_rows == 0 and not truncated and not evolved:
             return {}
@@ -120,14 +122,16 @@ class CurrentTables:
         if rest.num_rows == 0:
             handle = self._tables.open(path)
             return {} if handle is None else self._at(name, handle.version(), epoch)
-        stored = partial(self._stored, name, truncated and not soft)
+        stored = partial(self._stager.stored, name, truncated and not soft)
         rows, keys = newest.of(rest, stored)
         if truncated and not soft:
             kept = rows.filter(pc.equal(rows[OP], UPSERT)).drop_columns([OP])
             return self._at(name, self._writer.overwrite(path, kept, guard), epoch)
         in_memory = None if handle is None else self._small.in_memory(path, handle)
-        if not (truncated or evolved) and self.tails.wants(handle, in_memory):
-            return self.tails.add(name, rows, keys, epoch)
+        # Where the base was brought to new columns beside, it is not written here either.
+        to_tail = not truncated and (ahead is not None or not evolved)
+        if to_tail and self.tails.wants(self._tables.open(path), in_memory):
+            return self.tails.add(name, rows, keys, epoch, anew=evolved)
         self.tails.settle(name)
         return self._at(name, self._small.merge(path, rows, guard, keys), epoch)
 
@@ -138,11 +142,13 @@ class CurrentTables:
         rows: LogRows,
         epoch: Epoch,
         evolution: Evolution = NOTHING,
+        ahead: FoldedAhead | RewrittenFiles | None = None,
     ) -> Mapping[str, TableAt]:
         """Fold log rows as `fold` does, in slices, with one commit.
 
         Few images of many rows go the way of `fold`: to the tail, where the table has one, or into
-        it from here. Others are merged by `merge_staged`.
+        it from here. Others are merged by `merge_staged`. What was done `ahead` with the same rows
+        is taken, if the table still is as it was then.
         """
         name = current_name(source, table)
         path, guard = self._lake.path(name), Guard(name, epoch)
@@ -150,7 +156,10 @@ class CurrentTables:
         staging = ImageStaging(self._lake, self._tables, name, epoch)
         if handle is not None and reached(handle, guard):
             return self._at(name, handle.version(), epoch)
-        evolved = bool(evolution) and self._evolve(name, path, evolution, epoch)
+        if isinstance(ahead, FoldedAhead) and not evolution and self._stands(name, ahead):
+            return self._bring_in(name, ahead.staging, ahead.keys, epoch, ahead=ahead)
+        rewritten = ahead if isinstance(ahead, RewrittenFiles) else None
+        evolved = bool(evolution) and self._evolve(name, path, evolution, epoch, rewritten)
         soft = self._soft(source, table)
         images = NewestImages(schemas=self._schemas, evolution=evolution, soft=soft)
         cleared = last_truncate(rows)
@@ -160,17 +169,42 @@ class CurrentTables:
             rows = rows.narrowed(after(cleared))
             self._clear(path, name, guard, last=False, soft=soft)
         gone = cleared is not None and not soft
-        keys = self._stage(staging, rows, images, name, gone=gone)
+        keys = self._stager.stage(staging, rows, images, name, gone=gone)
         if not keys:
             self._clear(path, name, guard, last=True, soft=soft)
             handle = self._tables.open(path)
             return {} if handle is None else self._at(name, handle.version(), epoch)
-        few = staging.few() if cleared is None and not evolved else None
-        if few is not None and self.tails.wants(handle):
+        return self._bring_in(
+            name, staging, keys, epoch, gone=gone, base_only=cleared is not None or evolved
+        )
+
+    def _stands(self, name: str, ahead: FoldedAhead | RewrittenFiles) -> bool:
+        """Say whether a table has the rows over which something was made ahead."""
+        handle = self._tables.open(self._lake.path(name))
+        version = None if handle is None else int(handle.version())
+        return version == ahead.version and self.tails.newest(name) is None
+
+    def _bring_in(
+        self,
+        name: str,
+        staging: ImageStaging,
+        keys: Sequence[str],
+        epoch: Epoch,
+        *,
+        gone: bool = False,
+        base_only: bool = False,
+        ahead: FoldedAhead | None = None,
+    ) -> Mapping[str, TableAt]:
+        """Bring staged images into their table, or into its tail unless it has to be the base."""
+        path, guard = self._lake.path(name), Guard(name, epoch)
+        few = None if base_only else staging.few()
+        if few is not None and self.tails.wants(self._tables.open(path)):
             at = self.tails.add(name, few, keys, epoch)
         elif few is not None:
             self.tails.settle(name)
             at = self._at(name, self._small.merge(path, few, guard, keys), epoch)
+        elif ahead is not None and ahead.files is not None:
+            at = self._at(name, put_ahead(self._tables, path, ahead.files, guard), epoch)
         else:
             self.tails.settle(name)
             replace = gone or not holds_rows(self._tables, path)
@@ -180,114 +214,58 @@ class CurrentTables:
         staging.remove()
         return at
 
-    def _stage(
-        self, staging: ImageStaging, rows: LogRows, images: NewestImages, name: str, *, gone: bool
-    ) -> tuple[str, ...]:
-        """Stage the newest images of all rows; return the key columns, none without a row.
-
-        Executors do it: a slice each, or all rows of some keys each where an update left a value
-        alone, or deleted rows are kept. What they decline, the driver does.
-        """
-        cut = [*slices(rows)]
-        by_slices = ImageTask(slices=cut, images=images, root=staging.path)
-        if not images.soft and cut and not cut[0].has_marks():
-            keys = self._staged_by_executors(staging, by_slices, len(cut))
-            if keys is not None:
-                return keys
-        self.tails.settle(name)
-        handle = None if gone else self._tables.open(self._lake.path(name))
-        known = Known(base=None if handle is None else dataset_of(handle))
-        if not images.evolution and self.executors.tasks is not None:
-            by_keys = KeyedImageTask(
-                slices=cut,
-                images=images,
-                known=known,
-                root=staging.path,
-                parts=SHARES,
-                rows=rows.count(),
-            )
-            keys = self._staged_by_executors(staging, by_keys, SHARES)
-            if keys is not None:
-                return keys
-
-        def stage(parts: Iterable[BucketPart]) -> tuple[str, ...]:
-            keys: tuple[str, ...] = ()
-            for part in parts:
-                newest, keys = images.of(part.rows, part.stored)
-                staging.add(newest, keys)
-                part.became(newest)
-                failpoints.hit(failpoints.LARGE_AFTER_SLICE)
-            return keys
-
-        return gone_through(
-            cut,
-            stage,
-            known=None if images.evolution else known,
-            stored=partial(self._staged, staging, name, gone),
-            anew=staging.remove,
-            schemas=self._schemas,
-            per_part=SLICE_ROWS,
-        )
-
-    def _staged_by_executors(
-        self, staging: ImageStaging, task: Task, parts: int
-    ) -> tuple[str, ...] | None:
-        """Stage what a task writes; return the key columns, None where executors decline it."""
-        files = None if self.executors.tasks is None else self.executors.tasks(task, parts)
-        if files is None:
-            staging.remove()
-            return None
-        keys = staging.adopt(files)
-        failpoints.hit(failpoints.LARGE_AFTER_SLICE)
-        return keys
-
-    def _staged(
-        self, staging: ImageStaging, name: str, gone: bool, wanted: pa.Table
-    ) -> pa.Table | None:
-        known = self._stored(name, gone, wanted)
-        found = staging.newest(any_of(wanted))
-        if found is None:
-            return known
-        newest, keys = found
-        if known is None:
-            known = newest.schema.remove(newest.schema.get_field_index(OP)).empty_table()
-        return rows_of_keys(whole(known, newest, keys), wanted)
-
     def fold_all(
         self,
         source: str,
         folds: Mapping[str, tuple[pa.Table | LogRows, Evolution]],
         epoch: Epoch,
+        ahead: Mapping[str, FoldedAhead | RewrittenFiles] = MappingProxyType({}),
     ) -> Attempts:
         """Fold several tables of one source, some at a time: most of it is waiting for files.
 
-        `folds` has rows and evolution by table, as `fold` and `fold_large` take them; large ones
-        go one by one. What fails, by table, keeps no other from being folded. Raises `LeaseLost`.
+        `folds` has rows and evolution by table, as `fold` and `fold_large` take them, `ahead` what
+        was done of them before; large ones go one by one. What fails, by table, keeps no other from
+        being folded. Raises `LeaseLost`.
         """
         attempts = Attempts()
         started: dict[str, Future[Mapping[str, TableAt]]] = {}
         with ThreadPoolExecutor(FOLDS_AT_ONCE, thread_name_prefix="fold") as pool:
             for table, (rows, evolution) in folds.items():
+                made = ahead.get(table)
                 with attempts.of(table):
                     if isinstance(rows, LogRows):
-                        attempts.done |= self.fold_large(source, table, rows, epoch, evolution)
-                    elif len(folds) == 1:
-                        attempts.done |= self.fold(source, table, rows, epoch, evolution)
+                        attempts.done |= self.fold_large(
+                            source, table, rows, epoch, evolution, made
+                        )
+                        continue
+                    own = made if isinstance(made, RewrittenFiles) else None
+                    fold = partial(self.fold, source, table, rows, epoch, evolution, own)
+                    if len(folds) == 1:
+                        attempts.done |= fold()
                     else:
-                        fold = partial(self.fold, source, table, rows, epoch, evolution)
                         started[table] = pool.submit(copy_context().run, fold)
         for table, each in started.items():
             with attempts.of(table):
                 attempts.done |= each.result()
         return attempts
 
-    def _evolve(self, name: str, path: str, evolution: Evolution, epoch: Epoch) -> bool:
+    def _evolve(
+        self,
+        name: str,
+        path: str,
+        evolution: Evolution,
+        epoch: Epoch,
+        ahead: RewrittenFiles | None,
+    ) -> bool:
         """Bring the rows that are there to the new columns; return whether that did anything."""
         handle, guard = self._tables.open(path), Guard(columns_guard(name), epoch)
         steps = evolution.all_steps()
         if handle is None or not (reached(handle, guard) or must_evolve(handle, steps)):
             return False
         self.tails.settle(name)
+        fits = ahead is not None and ahead.steps == steps and self._stands(name, ahead)
+        if ahead is not None and fits and not reached(handle, guard):
+            put_rewritten(self._tables, path, ahead, guard)
         evolve(self._tables, path, steps, guard)
         tail = tail_name(name)
         evolve(self._tables, self._lake.path(tail), steps, Guard(columns_guard(tail), epoch))
@@ -317,16 +295,6 @@ class CurrentTables:
         """Name the versions after the base itself was written: its tail has nothing to add."""
         return {name: TableAt(version=version, as_of_epoch=epoch), **self.tails.clear(name, epoch)}
 
-    def _stored(self, name: str, gone: bool, wanted: pa.Table) -> pa.Table | None:
-        if gone:
-            return None
-        # The tail first: what is folded meanwhile, the base has.
-        tail = self.tails.newest(name)
-        known = self._tables.read(self._lake.path(name), where=any_of(wanted))
-        if tail is not None and known is not None:
-            known = whole(known, tail, self.tails.keys(name))
-        return rows_of_keys(known, wanted)
-
     def _outlive(
         self, path: str, name: str, rows: pa.Table, newest: NewestImages, epoch: Epoch
     ) -> None:
@@ -334,7 +302,7 @@ class CurrentTables:
         guard, handle = Guard(outlived_guard(name), epoch), self._tables.open(path)
         if rows.num_rows and not reached(handle, guard):
             self.tails.settle(name)
-            images, keys = newest.of(rows, partial(self._stored, name, False))
+            images, keys = newest.of(rows, partial(self._stager.stored, name, False))
             self._writer.merge(path, images, guard, keys=keys)
 
     def _outlive_large(
@@ -345,7 +313,7 @@ class CurrentTables:
         if reached(self._tables.open(path), guard):
             return
         self.tails.settle(name)
-        keys = self._stage(staging, rows, images, name, gone=False)
+        keys = self._stager.stage(staging, rows, images, name, gone=False)
         if keys:
             replace = not holds_rows(self._tables, path)
             self.merge_staged(path, staging.path, guard, keys, replace=replace)

@@ -184,17 +184,24 @@ class TailTables:
         return base is not None and size_of(base)[1] > self._policy.direct_bytes
 
     def add(
-        self, name: str, rows: pa.Table, keys: Sequence[str], epoch: Epoch
+        self,
+        name: str,
+        rows: pa.Table,
+        keys: Sequence[str],
+        epoch: Epoch,
+        *,
+        anew: bool = False,
     ) -> dict[str, TableAt]:
         """Append an epoch's newest images (one per key, with `__op`) to the tail of a table.
 
+        `anew`: in place of all that it has, which are rows of other columns that the base has.
         Waits for the folding thread while the tail is full. Returns the versions of both tables.
         """
         tail = self._load(name) or self._tails.setdefault(name, _Tail(keys=tuple(keys)))
         self._without.discard(name)
         path = self._lake.path(tail_name(name))
         stored = self._tables.open(path)
-        odd = stored is not None and not _fits(schema_of(stored), rows.schema)
+        odd = anew or (stored is not None and not _fits(schema_of(stored), rows.schema))
         if self._fills(tail, rows):
             # A merge that is under way is awaited: begun anew it would take as long again.
             with tail.folding:

@@ -8,18 +8,25 @@ after, and versions of before stay readable.
 from __future__ import annotations
 
 import tempfile
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.ipc
-from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
 
 from kernel import failpoints
 from kernel.positions import Epoch
-from lake.datasets import dataset_of, schema_of
+from lake.datasets import dataset_at, dataset_of, location_of, schema_of
 from lake.exactness import as_spelled, as_spelled_within
+from lake.executor_tasks import Tasks, WrittenFile, handed_back
+from lake.file_actions import actions_of
 from lake.guarded_commits import committing, guarded
+from lake.reader_features import enable_for
+from lake.staged_files import FilePlace, StagedFiles
 from lake.table_settings import TABLE_SETTINGS
 from lake.tables import Tables
 from lake.writer import Guard, reached, unsliced
@@ -130,6 +137,68 @@ def evolve(
     return True
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewriteTask:
+    """Applies steps to all rows of a table: those of one of some files for each part. Picklable."""
+
+    parts: Sequence[ds.Dataset]
+    steps: Sequence[Step]
+    after: pa.Schema
+    root: str
+
+    def __call__(self, number: int) -> Sequence[WrittenFile]:
+        """Write the new files of one part."""
+        files = StagedFiles(self.root, FilePlace(stem=uuid.uuid4().hex))
+        for batch in _rows(self.parts[number], self.steps, self.after):
+            files.write(pa.Table.from_batches([batch]))
+        return handed_back(files, self.root)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewrittenFiles:
+    """The rows of a table's version after steps, in files that are no part of it yet."""
+
+    version: int
+    steps: tuple[Step, ...]
+    columns: pa.Schema
+    written: Sequence[WrittenFile]
+
+
+def rewritten_ahead(
+    table: DeltaTable, steps: Sequence[Step], tasks: Tasks
+) -> RewrittenFiles | None:
+    """Do as `evolve`, but for its commit (`put_rewritten`); None where no row is written anew."""
+    before = schema_of(table)
+    if not touches_rows(steps, before):
+        return None
+    after, version = apply(before.empty_table(), steps).schema, int(table.version())
+    parts = [dataset_at(table, [str(file)]) for file in actions_of(table)["path"].to_pylist()]
+    task = RewriteTask(parts=parts, steps=tuple(steps), after=after, root=location_of(table))
+    written = tasks(task, len(parts))
+    if written is None:
+        return None
+    return RewrittenFiles(
+        version=version, steps=tuple(steps), columns=after, written=tuple(written)
+    )
+
+
+def put_rewritten(tables: Tables, path: str, made: RewrittenFiles, guard: Guard) -> None:
+    """Put rewritten files in the place of all others: the table is at the version they are of."""
+    table = tables.open(path)
+    assert table is not None, "it was there when its rows were written anew"
+    with committing(table, guard.app_id, guard.epoch, f"writing {path} with new columns"):
+        enable_for(table, made.columns)
+        table.create_write_transaction(
+            [file.addition() for file in made.written],
+            mode="overwrite",
+            schema=Schema.from_arrow(made.columns),
+            partition_by=[],
+            commit_properties=guarded(guard.app_id, guard.epoch, retries=0),
+        )
+    tables.forget(path)
+    failpoints.hit(failpoints.EVOLVE_AFTER_COMMIT)
+
+
 @contextmanager
 def _rewritten(
     table: DeltaTable, steps: Sequence[Step], after: pa.Schema
@@ -142,16 +211,14 @@ def _rewritten(
     with tempfile.TemporaryDirectory(prefix="penstock-rows-") as folder:
         path, options = f"{folder}/rows", pa.ipc.IpcWriteOptions(compression="lz4")
         with pa.OSFile(path, "wb") as file, pa.ipc.new_stream(file, after, options=options) as sink:
-            for batch in _rows(table, steps, after):
+            for batch in _rows(dataset_of(table), steps, after):
                 sink.write_batch(batch)
         with pa.OSFile(path, "rb") as file:
             yield pa.ipc.open_stream(file)
 
 
-def _rows(table: DeltaTable, steps: Sequence[Step], after: pa.Schema) -> Iterator[pa.RecordBatch]:
-    scanner = dataset_of(table).scanner(
-        batch_size=BATCH_ROWS, batch_readahead=2, fragment_readahead=1
-    )
+def _rows(rows: ds.Dataset, steps: Sequence[Step], after: pa.Schema) -> Iterator[pa.RecordBatch]:
+    scanner = rows.scanner(batch_size=BATCH_ROWS, batch_readahead=2, fragment_readahead=1)
     for batch in scanner.to_batches():
         applied = apply(pa.Table.from_batches([batch]), steps).cast(after)
         yield from unsliced(applied).to_batches()

@@ -25,7 +25,7 @@ somebody has the record decoded again, or waives it.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
 
 from kernel.positions import Offsets, covers
@@ -202,8 +202,8 @@ class Cut:
         """Say whether changes of a table are folded, or wait for its install."""
         return not self.held and (self.copied is None or table in self.copied)
 
-    def advance(self) -> Advance:
-        """Move the cut as far as it goes and say what became foldable."""
+    def advance(self, up_to: int = NOWHERE) -> Advance:
+        """Move the cut as far as it goes, at most `up_to` an LSN; say what became foldable."""
         if self.held:
             self._advance_behind()
             return Advance(transactions=(), snapshot=False, from_epoch=None)
@@ -216,14 +216,18 @@ class Cut:
                 epochs.append(self._snapshot.first_epoch)
         done: list[str] = []
         lacks: set[str] = set()
+        rows: Counter[str] = Counter()
         first = self._first_without_end()
         while self.snapshot_done and self._ends and self._complete(self._ends[0], first):
+            if self._ends[0].lsn > up_to:
+                break
             end = self._ends.popleft()
             lacks |= self._pass(end)
             seen = self._seen.pop(end.transaction_id, None)
             if seen is not None:
                 epochs.append(seen.first_epoch)
                 done.append(end.transaction_id)
+                rows.update({t: n for t, n in seen.counts.items() if self.folds(t)})
             self.lsn = end.lsn
         self._forget_without_end(first)
         return Advance(
@@ -231,6 +235,7 @@ class Cut:
             snapshot=snapshot,
             from_epoch=min(epochs, default=None),
             lacks=frozenset(lacks),
+            most_rows=max(rows.values(), default=0),
         )
 
     def _advance_behind(self) -> None:

@@ -161,7 +161,8 @@ class Progress:
     `installs` are the numbers of announcements that were taken in, `declined` those among them
     that could not be installed, with the reason. `quarantine` has the topics of which records wait
     there. `positions` are those of events, and those that records in quarantine name; of the
-    latter, `refused` has the ones of which no event has come.
+    latter, `refused` has the ones of which no event has come. `resting` are sources whose cut stays
+    while what is complete up to an LSN is folded beside ingest.
     """
 
     marks: dict[str, Mark] = field(default_factory=dict)
@@ -173,6 +174,7 @@ class Progress:
     declined: dict[str, str] = field(default_factory=dict)
     held: Held = field(default_factory=dict)
     quarantine: dict[str, Quarantined] = field(default_factory=dict)
+    resting: dict[str, int] = field(default_factory=dict)
 
     def copy(self, *, ahead: timedelta | None = None) -> Progress:
         """Return an independent copy: an epoch works on it and fails without a trace.
@@ -216,6 +218,16 @@ class Progress:
             kept.records -= 1
             if kept.records <= 0:
                 del self.quarantine[topic]
+
+    def poisoned(self) -> dict[str, str]:
+        """Return the topic, per source, of which records in quarantine hold its cut."""
+        parts = {source: cut.poisoned() for source, cut in self.cuts.items()}
+        return {
+            quarantined.source: topic
+            for topic, quarantined in self.quarantine.items()
+            if quarantined.source is not None
+            and quarantined.table == parts.get(quarantined.source, "")
+        }
 
     def waits(self, source: str, table: str) -> Quarantined | None:
         """Return what waits in quarantine of a captured table."""
@@ -270,6 +282,7 @@ class Progress:
                 "declined": self.declined,
                 "held": held_to_json(self.held),
                 "quarantine": {topic: asdict(q) for topic, q in self.quarantine.items()},
+                "resting": self.resting,
             },
             separators=(",", ":"),
         )
@@ -291,6 +304,7 @@ class Progress:
             declined={str(k): str(v) for k, v in kept.get("declined", {}).items()},
             held=held_from_json(kept.get("held")),
             quarantine={t: _quarantined(q) for t, q in kept.get("quarantine", {}).items()},
+            resting=_numbers(kept.get("resting", {})),
         )
 
 

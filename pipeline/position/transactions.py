@@ -32,13 +32,15 @@ class Advance:
     """What became complete: transactions in commit order, and whether the snapshot did.
 
     `from_epoch` is the first epoch whose log rows belong to it; None when nothing did. `lacks`
-    are tables of which rows are in quarantine that belong to these transactions.
+    are tables of which rows are in quarantine that belong to these transactions. `most_rows` is
+    how many rows of one table that is folded they have, of the table that has most.
     """
 
     transactions: tuple[str, ...]
     snapshot: bool
     from_epoch: int | None
     lacks: frozenset[str] = frozenset()
+    most_rows: int = 0
 
     @property
     def anything(self) -> bool:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
+from pipeline.commit.folds_beside import BESIDE
+
 STUCK_AFTER_S = 60.0
 """So long the rows of a transaction may be on their way before its source is said to stand still.
 """
-_COPIED = "its tables are being copied"
+_AT_WORK = ("its tables are being copied", BESIDE)
 
 
 def poisoned(topic: str) -> str:
@@ -32,7 +34,7 @@ class StuckSources:
         self, waiting: Mapping[str, str], cuts: Mapping[str, int], failing: Mapping[str, str]
     ) -> None:
         """Take note of what each source waits for, where its cut is, and what fails at once."""
-        self._waiting = {s: why for s, why in waiting.items() if why != _COPIED}
+        self._waiting = {s: why for s, why in waiting.items() if why not in _AT_WORK}
         self._failing = dict(failing)
         for source in self._waiting:
             cut = cuts.get(source, 0)

@@ -18,8 +18,7 @@ from lake.layers import marked
 from lake.layout import Lake, current_name
 from lake.tables import Tables
 from lake.writer import DELETE, OP, UPSERT, ArrowWriter, Guard
-from pipeline.current import staged_images
-from pipeline.current import tables as current_module
+from pipeline.current import image_stager, staged_images
 from pipeline.current.bucketed_merge import BucketedMerge
 from pipeline.current.staged_images import ArrowStagedMerge, SparkStagedMerge, StagedMerge
 from pipeline.current.tables import CurrentTables
@@ -127,7 +126,7 @@ def test_p4_a_large_transaction_is_folded_by_either(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cut = slices
-    monkeypatch.setattr(current_module, "slices", lambda rows: cut(rows, most=400))
+    monkeypatch.setattr(image_stager, "slices", lambda rows: cut(rows, most=400))
     monkeypatch.setattr(staged_images, "FEW_ROWS", 0)
     before = [Done("c", i, "a", f"n{i}", i) for i in range(500)]
     done = [Done("u", i % 700, "a", f"m{i}", i) for i in range(1_500)]

@@ -19,8 +19,7 @@ from lake.layers import read_whole
 from lake.layout import Lake, current_name
 from lake.tables import TableAt, Tables
 from lake.writer import OP, UPSERT, ArrowWriter, Guard
-from pipeline.current import tables as current_module
-from pipeline.current import tail
+from pipeline.current import image_stager, tail
 from pipeline.current.tables import CurrentTables
 from pipeline.current.tail import FoldPolicy
 from pipeline.log.large_folds import LogRows, slices
@@ -157,7 +156,7 @@ def test_p4_a_crash_while_a_large_transaction_is_folded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cut = slices
-    monkeypatch.setattr(current_module, "slices", lambda rows: cut(rows, most=4))
+    monkeypatch.setattr(image_stager, "slices", lambda rows: cut(rows, most=4))
     folding.take(SECOND)(Epoch(2))
     before = folding.by_name()
     folding.executors = Executors(tasks=tasks)

@@ -23,8 +23,7 @@ from lake.layout import Lake, current_name
 from lake.table_columns import CHANGES
 from lake.tables import Tables
 from lake.writer import ArrowWriter, Guard
-from pipeline.current import key_groups, newest_images, staged_images
-from pipeline.current import tables as current_module
+from pipeline.current import image_stager, key_groups, newest_images, staged_images
 from pipeline.current.newest_images import ImageTask, KeyedImageTask
 from pipeline.current.tables import CurrentTables
 from pipeline.current.tail import FoldPolicy
@@ -83,9 +82,9 @@ def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three rows are a slice, and about as many lie in one file by key; six images are few."""
     cut = slices
     monkeypatch.setattr(staged_images, "FEW_ROWS", 6)
-    for module in (current_module, newest_images):
+    for module in (image_stager, newest_images):
         monkeypatch.setattr(module, "SLICE_ROWS", 3)
-    monkeypatch.setattr(current_module, "slices", lambda rows: cut(rows, most=3))
+    monkeypatch.setattr(image_stager, "slices", lambda rows: cut(rows, most=3))
 
 
 @settings(max_examples=examples(6, matrix=30), deadline=None)
@@ -180,13 +179,13 @@ def test_what_an_update_left_alone_is_looked_up_by_executors(
 ) -> None:
     """Unless too many keys are linked, because one became the other."""
     asked: list[int] = []
-    gone = current_module.gone_through
+    gone = image_stager.gone_through
 
     def noted(*args: Any, **kwargs: Any) -> Any:
         asked.append(len(asked))
         return gone(*args, **kwargs)
 
-    monkeypatch.setattr(current_module, "gone_through", noted)
+    monkeypatch.setattr(image_stager, "gone_through", noted)
     tables = Tables()
     current = CurrentTables(lake, tables, registry(), executors=EXECUTORS)
     first = [Done("c", i, name=f"n{i}", size=i) for i in range(9)] + [Done("d", 3)]

@@ -18,7 +18,7 @@ from lake.datasets import dataset_of
 from lake.layout import Lake
 from lake.tables import Tables
 from lake.writer import ArrowWriter, Guard
-from pipeline.current import tables as current_module
+from pipeline.current import image_stager
 from pipeline.installs import installation as installing
 from pipeline.installs.install_book import hold
 from pipeline.log import committed_changes
@@ -97,7 +97,7 @@ def test_p4_a_large_transaction_during_a_copy_is_folded_in_parts(
     monkeypatch.setattr(LogRows, "read", counted)
     for bound in ("MOST_ROWS", "LARGE_ROWS"):
         monkeypatch.setattr(committed_changes, bound, most)
-    for module in (current_module, installing):
+    for module in (image_stager, installing):
         monkeypatch.setattr(module, "slices", lambda rows: slices(rows, most=most))
     hand = HandLake(lake)
     hold(hand.lake, hand.tables, SOURCE)

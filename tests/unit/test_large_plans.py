@@ -12,7 +12,7 @@ from lake.datasets import dataset_of
 from lake.executor_tasks import Executors, Tasks, TasksHere
 from lake.layout import Lake, changes_log, current_name
 from lake.tables import Tables
-from pipeline.current import tables as current_module
+from pipeline.current import image_stager
 from pipeline.current.tables import CurrentTables
 from pipeline.ddl.table_plans import SchemaFollower
 from pipeline.log.large_folds import LogRows, slices
@@ -29,7 +29,7 @@ def test_a_type_that_changes_behind_the_first_slice_is_planned_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cut = slices
-    monkeypatch.setattr(current_module, "slices", lambda rows: cut(rows, most=2))
+    monkeypatch.setattr(image_stager, "slices", lambda rows: cut(rows, most=2))
     item = Item()
     item.attnum += 1
     item.columns.append(Column(2, "a", "int4"))

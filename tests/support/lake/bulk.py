@@ -12,10 +12,12 @@ from datetime import timedelta
 
 import pyarrow as pa
 
+from lake.executor_tasks import Tasks, TasksHere
 from lake.layers import read_whole
 from lake.layout import Lake, current_name
 from lake.table_columns import DECODED, MESSAGE, MESSAGES_TABLE
 from lake.tables import Tables
+from pipeline.commit.folds_beside import FoldsBeside
 from pipeline.commit.ingest import REST, Ingest
 from pipeline.commit.manifest_rows import Bound, Committed
 from pipeline.current.tables import CurrentTables
@@ -26,6 +28,7 @@ from schemas.key_ranges import Bound as KeyBound
 from schemas.key_ranges import KeyRange
 from schemas.pg_types import SourceColumn
 from schemas.records import MESSAGES
+from tests.support.lake.beside import folds_beside
 from tests.support.lake.folding import (
     AT,
     SOURCE,
@@ -119,18 +122,29 @@ class HandSource:
 
 @dataclass
 class HandLake(IngestedLake):
-    """Runs epochs over a hand-made source, and installs what was read from it."""
+    """Runs epochs over a hand-made source, and installs what was read from it.
+
+    With `beside`, what has more rows than that is folded beside its epochs.
+    """
 
     lake: Lake
     source: HandSource = field(default_factory=HandSource)
     policy: FoldPolicy | None = None
     soft: bool = False
     rest: timedelta = REST
+    beside: int | None = None
+    folds: FoldsBeside | None = None
+    tasks: Tasks = field(default_factory=TasksHere)
 
     def __post_init__(self) -> None:
         self._rows = self._ends = 0
         self._made = 0
         self.restart()
+
+    def restart(self) -> None:
+        if self.folds is not None:
+            self.folds.close()
+        super().restart()
 
     def made_ingest(self) -> Ingest:
         self.book = InstallBook(self.lake, self.tables)
@@ -142,6 +156,8 @@ class HandLake(IngestedLake):
             policy=self.policy,
             soft_deletes=lambda source, table: self.soft,
         )
+        if self.beside is not None:
+            self.folds = folds_beside(self.lake, known, self.current, self.beside, self.tasks)
         return Ingest(
             self.lake,
             self.tables,
@@ -151,6 +167,7 @@ class HandLake(IngestedLake):
             broker=self,
             current=self.current,
             rest=self.rest,
+            beside=self.folds,
         )
 
     def publish(self, offsets: object) -> None:

@@ -16,6 +16,7 @@ from lake.tables import Tables
 from pipeline.commit.ingest import Ingest
 from pipeline.commit.manifest_rows import Committed
 from pipeline.current.tables import CurrentTables
+from pipeline.current.tail import FoldPolicy
 from pipeline.history.shape import HistoryOf
 from pipeline.history.tables import HistoryTables
 from pipeline.installs.install_book import Install, InstallBook
@@ -24,6 +25,7 @@ from pipeline.typed.tables import TypedTables
 from projections.run.derived_tables import Brought, DerivedTables
 from schemas.lake_columns import captured_column
 from schemas.registry import MemoryRegistry
+from tests.support.lake.beside import folds_beside
 from tests.support.lake.handmade import NoSpark
 from tests.support.lake.ingested import BatchedLake, SilentBroker
 from tests.support.sources.ddl_copies import TYPED, ended
@@ -44,12 +46,17 @@ HISTORY = HistoryOf(
 
 @dataclass
 class FollowedItem(BatchedLake):
-    """Delivers the log of a table, one epoch at a time."""
+    """Delivers the log of a table, one epoch at a time.
+
+    With `beside`, what takes more rows than that is done beside the epochs.
+    """
 
     lake: Lake
     item: Item = field(default_factory=Item)
     histories: Sequence[HistoryOf] = ()
     soft: bool = False
+    policy: FoldPolicy | None = None
+    beside: int | None = None
     logged: int = 0
     batch: list[dict[str, Any]] = field(default_factory=list)
 
@@ -62,8 +69,13 @@ class FollowedItem(BatchedLake):
 
     def made_ingest(self) -> Ingest:
         current = CurrentTables(
-            self.lake, self.tables, self.registry, soft_deletes=lambda *_: self.soft
+            self.lake,
+            self.tables,
+            self.registry,
+            soft_deletes=lambda *_: self.soft,
+            policy=self.policy,
         )
+        most = self.beside
         return Ingest(
             self.lake,
             self.tables,
@@ -72,6 +84,7 @@ class FollowedItem(BatchedLake):
             lateness=lambda _: timedelta(0),
             broker=SilentBroker(),
             current=current,
+            beside=None if most is None else folds_beside(self.lake, self.registry, current, most),
         )
 
     def restart(self) -> None:

@@ -1,0 +1,80 @@
+"""Builds what folds changes into `current` tables: in ingest's turn, and beside it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pyspark.sql import SparkSession
+
+from apps.settings import Settings
+from apps.shipment import is_elsewhere
+from lake.executor_tasks import Executors
+from lake.layout import Lake
+from lake.tables import Tables
+from lake.task_processes import TaskProcesses
+from pipeline.commit.foldable_rows import FoldableRows
+from pipeline.commit.folds_beside import FoldsBeside
+from pipeline.current.bucketed_merge import large_merge
+from pipeline.current.fold_ahead import FoldAhead
+from pipeline.current.merging import MergeBeside
+from pipeline.current.tables import CurrentTables, SoftDeletes
+from pipeline.current.tail import FoldPolicy
+from pipeline.ddl.table_plans import SchemaFollower
+from schemas.registry import SchemaLookup
+
+_POOL = "beside"
+"""What the jobs of folds beside ingest are called in Spark: they share the cores, and no queue."""
+
+
+def current_tables(
+    spark: SparkSession,
+    settings: Settings,
+    tables: Tables,
+    schemas: SchemaLookup,
+    executors: Executors,
+    soft_deletes: SoftDeletes,
+) -> CurrentTables:
+    """Return what folds into the tables of a workspace."""
+    return CurrentTables(
+        Lake.at(settings.lake),
+        tables,
+        schemas,
+        soft_deletes=soft_deletes,
+        large=large_merge(spark, tables, executors.tasks),
+        policy=FoldPolicy(freshness_s=settings.number("lake.fold_freshness_ms") / 1000),
+        beside=MergeBeside(),
+        executors=executors,
+    )
+
+
+def folds_beside(
+    spark: SparkSession, lake: Lake, schemas: SchemaLookup, current: CurrentTables
+) -> FoldsBeside:
+    """Return what does large folds of `current` beside ingest, with table handles of its own.
+
+    Executors that have this machine's cores leave their work to processes of low priority.
+    """
+    tables, executors = Tables(), current.executors
+    own = TaskProcesses()
+    if executors.tasks is not None and not is_elsewhere(str(spark.sparkContext.master)):
+        executors = replace(executors, tasks=own)
+    fold = FoldAhead(
+        lake,
+        tables,
+        schemas,
+        current.tails,
+        keeps_deleted=current.keeps_deleted,
+        executors=executors,
+        merge=large_merge(spark, tables, executors.tasks),
+    )
+    rows = FoldableRows(
+        lake=lake,
+        tables=tables,
+        follower=SchemaFollower(lake, tables, schemas),
+        rows_at_once=executors.rows_at_once,
+    )
+
+    def begins() -> None:
+        spark.sparkContext.setLocalProperty("spark.scheduler.pool", _POOL)
+
+    return FoldsBeside(rows, fold, begins=begins, ends=own.close)

@@ -1,0 +1,196 @@
+"""Reads and plans what became foldable of a source: small tables' rows, large ones' unread.
+
+Upstream: the cut's `Advance`, the log. Downstream: `Folding`, in ingest's turn, and `FoldsBeside`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from kernel.errors import NotFound
+from kernel.positions import Epoch
+from lake.attempts import Attempts
+from lake.datasets import dataset_since, schema_of
+from lake.file_actions import actions_of
+from lake.layout import Lake, changes_log, current_name
+from lake.table_columns import TRANSACTIONS_TABLE
+from lake.tables import Tables, columns_guard
+from pipeline.commit.manifest_rows import Committed
+from pipeline.current.fold_ahead import FoldedAhead
+from pipeline.ddl.evolution import Planned
+from pipeline.ddl.steps import touches_rows
+from pipeline.ddl.table_plans import SchemaFollower
+from pipeline.ddl.table_rewrites import RewrittenFiles
+from pipeline.log.large_folds import LARGE_ROWS, LogRows, split
+from pipeline.position.cut import Cut
+from pipeline.position.transactions import Advance
+
+Rows = Mapping[str, tuple[pa.Table, Planned]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foldable:
+    """What one source brings to an epoch: its rows and plans by table, and what failed.
+
+    `ahead` is what was done beside ingest: of folds of large tables, and of new columns.
+    """
+
+    plans: Rows = field(default_factory=dict)
+    large: Mapping[str, LogRows] = field(default_factory=dict)
+    attempts: Attempts = field(default_factory=Attempts)
+    lacks: frozenset[str] = frozenset()
+    ahead: Mapping[str, FoldedAhead | RewrittenFiles] = field(default_factory=dict)
+
+    def with_(self, other: Foldable) -> Foldable:
+        """Return this and what tables bring that go on."""
+        attempts = Attempts()
+        attempts.failed |= self.attempts.failed | other.attempts.failed
+        return replace(
+            self,
+            plans={**self.plans, **other.plans},
+            large={**self.large, **other.large},
+            attempts=attempts,
+        )
+
+    def remove_staged(self) -> None:
+        """Remove the images that were staged beside ingest, once they are of no use any more."""
+        for each in self.ahead.values():
+            if isinstance(each, FoldedAhead):
+                each.staging.remove()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldableRows:
+    """Reads for one lake, with the handles of `tables`; keeps nothing.
+
+    `rows_at_once` says how many rows of a table are read at once, where it could be the given ones.
+    """
+
+    lake: Lake
+    tables: Tables
+    follower: SchemaFollower
+    rows_at_once: Callable[[int], int]
+
+    def read(
+        self,
+        source: str,
+        cut: Cut,
+        advance: Advance,
+        epoch: Epoch,
+        last: Committed | None,
+        held: Collection[str],
+        added: pa.Table | None,
+    ) -> Foldable:
+        """Read and plan what became foldable, but for tables that stand still."""
+        assert advance.from_epoch is not None, "there is something to fold"
+        small, large = self.of(source, cut, advance, epoch, added)
+        small = {table: rows for table, rows in small.items() if table not in held}
+        large = {table: rows for table, rows in large.items() if table not in held}
+        return self.planned(source, small, large, advance, last)
+
+    def rewrites(
+        self, source: str, ready: Foldable, most_rows: int, last: Committed | None
+    ) -> bool:
+        """Say whether DDL would have more than so many rows of a table written anew.
+
+        They are counted in the table of the last epoch, so that the answer stays the same.
+        """
+        for table, (_, planned) in ready.plans.items():
+            at = last.tables.get(current_name(source, table)) if last else None
+            if at is None or planned.hold is not None or not planned.evolution:
+                continue
+            stored = DeltaTable(self.lake.path(current_name(source, table)), version=at.version)
+            if touches_rows(planned.evolution.all_steps(), schema_of(stored)):
+                rows = pc.sum(actions_of(stored)["num_records"]).as_py() or 0
+                if rows > most_rows:
+                    return True
+        return False
+
+    def planned(
+        self,
+        source: str,
+        small: dict[str, pa.Table],
+        large: dict[str, LogRows],
+        advance: Advance,
+        last: Committed | None,
+    ) -> Foldable:
+        """Plan rows that were read, and of large tables those that decide on columns."""
+        assert advance.from_epoch is not None, "there is something to fold"
+        attempts = Attempts()
+        planned: dict[str, pa.Table] = {}
+        for table, rows in large.items():
+            with attempts.of(table):
+                planned[table] = rows.planned()
+        plans = self.follower.plans(
+            source,
+            small | planned,
+            frozenset(advance.transactions),
+            partial(self.columns, last, source),
+            from_epoch=advance.from_epoch,
+            attempts=attempts,
+        )
+        return Foldable(plans=plans, large=large, attempts=attempts, lacks=advance.lacks)
+
+    def columns(self, last: Committed | None, source: str, table: str) -> pa.Schema | None:
+        """Return a table's columns as of the last committed epoch."""
+        name = current_name(source, table)
+        at = last.tables.get(name) if last else None
+        if at is None or last is None:
+            return None
+        path = self.lake.path(name)
+        try:
+            return self.tables.columns(path, at.version)
+        except DeltaError:
+            # The log may have forgotten it, after a fold of the tail at the start for instance.
+            newest = self.tables.open(path)
+            guard = columns_guard(name)
+            if newest is None or (newest.transaction_version(guard) or 0) > last.epoch:
+                raise
+            return schema_of(newest)
+
+    def of(
+        self,
+        source: str,
+        cut: Cut,
+        advance: Advance,
+        epoch: Epoch,
+        added: pa.Table | None = None,
+    ) -> tuple[dict[str, pa.Table], dict[str, LogRows]]:
+        """Return the rows that became foldable, per table; what is large is not read yet.
+
+        They come from the log, or from what this epoch has `added` to it where all are among that.
+        """
+        of_transactions = pc.is_in(
+            pc.field("transaction_id"), pa.array(advance.transactions, pa.string())
+        )
+        wanted = of_transactions & ~pc.field("snapshot")
+        if advance.snapshot:
+            at_lsn = pc.field("commit_order") == cut.snapshot_lsn
+            wanted = wanted | (pc.field("snapshot") & at_lsn)
+        in_epochs = (pc.field("epoch") >= advance.from_epoch) & (pc.field("epoch") <= epoch)
+        wanted = in_epochs & wanted & (pc.field("table") != TRANSACTIONS_TABLE)
+        most = self.rows_at_once(LARGE_ROWS)
+        if added is not None and advance.from_epoch == epoch and added.num_rows <= most:
+            return dict(_by_table(added.filter(wanted))), {}
+        log = self.tables.open(self.lake.path(changes_log(source)))
+        if log is None:
+            raise NotFound(f"the log of {source} is missing from the lake")
+        wanted, large = split(log, wanted, since=advance.from_epoch or 0, most=most)
+        rows = dataset_since(log, "epoch", advance.from_epoch or 0).to_table(filter=wanted)
+        return dict(_by_table(rows)), large
+
+
+def _by_table(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+    """Yield each table's rows, by name; one sort instead of a filter for each of many tables."""
+    ordered = rows.take(pc.sort_indices(rows["table"]))
+    first = 0
+    for counted in pc.value_counts(ordered["table"]).to_pylist():
+        yield counted["values"], ordered.slice(first, counted["counts"])
+        first += counted["counts"]

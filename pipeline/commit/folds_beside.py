@@ -1,0 +1,198 @@
+"""Large folds beside ingest: a thread does all of them but the commits, while epochs are made.
+
+    the cut of a source rests -> its rows are read, planned, staged, merged into files
+    -> the next epoch moves the cut on, and commits
+
+What was made is thrown away where it does not fit any more: the epoch then does all of it itself.
+A process that ends leaves nothing behind but files that nobody reads.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+
+from kernel.positions import Epoch
+from pipeline.commit.foldable_rows import Foldable, FoldableRows
+from pipeline.commit.manifest_rows import Committed
+from pipeline.current.fold_ahead import FoldAhead, FoldedAhead
+from pipeline.ddl.table_rewrites import RewrittenFiles
+from pipeline.position.cut import Cut
+from pipeline.position.transactions import Advance
+
+BESIDE_ROWS = 150_000
+"""With more rows of one table than that, what became foldable of a source is folded beside."""
+BESIDE = "many rows are folded beside the other lanes"
+
+log = logging.getLogger("penstock.fold")
+
+
+def _nothing() -> None:
+    """There is nothing to begin, and nothing to end."""
+
+
+def is_large(advance: Advance, most_rows: int) -> bool:
+    """Say whether what became foldable would keep others waiting.
+
+    What lacks rows, or came with a snapshot, is left to ingest.
+    """
+    plain = not advance.snapshot and not advance.lacks
+    return plain and advance.most_rows > most_rows
+
+
+@dataclass(slots=True, kw_only=True)
+class _Job:
+    """The fold of one source: over which transactions, and what comes of it."""
+
+    transactions: tuple[str, ...]
+    held: frozenset[str]
+    ended: threading.Event = field(default_factory=threading.Event)
+    over: threading.Event = field(default_factory=threading.Event)
+    columns: Mapping[str, pa.Schema | None] = field(default_factory=dict)
+    foldable: Foldable | None = None
+
+
+class FoldsBeside:
+    """Folds for one run of ingest, one source after the other. `rows` and `fold` are its alone.
+
+    Ingest calls everything here. `begins` is called by each thread before its work, `ends` makes
+    what is at work end.
+    """
+
+    def __init__(
+        self,
+        rows: FoldableRows,
+        fold: FoldAhead,
+        *,
+        most_rows: int = BESIDE_ROWS,
+        begins: Callable[[], None] = _nothing,
+        ends: Callable[[], None] = _nothing,
+    ) -> None:
+        self._rows = rows
+        self._fold = fold
+        self.most_rows = most_rows
+        self._begins = begins
+        self._ends = ends
+        self._jobs: dict[str, _Job] = {}
+        self._one = threading.Lock()
+
+    def begin(
+        self,
+        source: str,
+        cut: Cut,
+        advance: Advance,
+        held: Collection[str],
+        epoch: Epoch,
+        last: Committed | None,
+    ) -> None:
+        """Begin to fold an advance, unless that is done already; `cut` has gone that far."""
+        job = self._jobs.get(source)
+        if job is not None and job.transactions == advance.transactions:
+            return
+        self.drop(source)
+        job = _Job(transactions=advance.transactions, held=frozenset(held))
+        self._jobs[source] = job
+        log.info("%d rows or more of %s are folded beside", advance.most_rows, source)
+        work = threading.Thread(
+            target=self._run,
+            args=(source, job, cut, advance, epoch, last),
+            name=f"beside-{source}",
+            daemon=True,
+        )
+        work.start()
+
+    def ready(self, source: str) -> bool:
+        """Say whether the fold of a source has ended, whatever came of it."""
+        job = self._jobs.get(source)
+        return job is not None and job.ended.is_set()
+
+    def due(self) -> bool:
+        """Say whether a fold has ended that no epoch has taken in."""
+        return any(job.ended.is_set() for job in list(self._jobs.values()))
+
+    def take(
+        self, source: str, advance: Advance, held: Collection[str], last: Committed | None
+    ) -> Foldable | None:
+        """Return what was made of an advance; None where there is nothing, or it does not fit."""
+        job = self._jobs.pop(source, None)
+        made = None if job is None else job.foldable
+        if job is None or made is None:
+            return None
+        same = job.transactions == advance.transactions and job.held == frozenset(held)
+        if same and all(
+            self._rows.columns(last, source, table) == columns
+            for table, columns in job.columns.items()
+        ):
+            return made
+        log.info("what was folded of %s beside does not fit any more", source)
+        _remove(made)
+        return None
+
+    def drop(self, source: str) -> None:
+        """Let go of what is made of a source, or was."""
+        job = self._jobs.pop(source, None)
+        if job is not None:
+            job.over.set()
+            _remove(job.foldable)
+
+    def close(self) -> None:
+        """Have what is at work end at its next step. Nobody waits for it."""
+        for source in list(self._jobs):
+            self.drop(source)
+        self._ends()
+
+    def _run(
+        self,
+        source: str,
+        job: _Job,
+        cut: Cut,
+        advance: Advance,
+        epoch: Epoch,
+        last: Committed | None,
+    ) -> None:
+        try:
+            with self._one:
+                self._begins()
+                self._work(source, job, cut, advance, epoch, last)
+        except Exception as error:
+            # The epoch does it again, and finds out whose error it is.
+            if not job.over.is_set():
+                log.warning("%s is folded by its epoch: %s", source, error, exc_info=error)
+        finally:
+            job.ended.set()
+
+    def _work(
+        self,
+        source: str,
+        job: _Job,
+        cut: Cut,
+        advance: Advance,
+        epoch: Epoch,
+        last: Committed | None,
+    ) -> None:
+        if job.over.is_set():
+            return
+        made = self._rows.read(source, cut, advance, epoch, last, job.held, None)
+        if made.attempts.failed:
+            return
+        ahead: dict[str, FoldedAhead | RewrittenFiles] = {}
+        for table, (_, planned) in made.plans.items():
+            job.columns = {**job.columns, table: self._rows.columns(last, source, table)}
+            done: FoldedAhead | RewrittenFiles | None = None
+            if planned.evolution and planned.hold is None:
+                done = self._fold.rewritten(source, table, planned.evolution)
+            elif table in made.large and planned.hold is None:
+                done = self._fold(source, table, made.large[table], epoch, job.over.is_set)
+            ahead |= {} if done is None else {table: done}
+        job.foldable = replace(made, ahead=ahead)
+        if job.over.is_set():
+            _remove(job.foldable)
+
+
+def _remove(made: Foldable | None) -> None:
+    if made is not None:
+        made.remove_staged()
