@@ -66,8 +66,11 @@ def _by_column(node: Node) -> Iterator[tuple[str, str]]:
     match node:
         case Newest():
             yield from ((name, f"key column {name}") for name in node.keys)
-        case Grouped() | Sessions():
-            yield from ((name, "what rows are grouped by") for name in node.keys)
+        case Grouped():
+            # Spark groups by maps, and so it does for DISTINCT, UNION, INTERSECT and EXCEPT here.
+            yield from _of_calls(node.calls)
+        case Sessions():
+            yield from ((name, "what sessions are of") for name in node.keys)
             yield from _of_calls(node.calls)
         case Over():
             yield from ((name, "what rows are partitioned by") for name in node.partition)
@@ -85,8 +88,6 @@ def _of_calls(calls: tuple[Call, ...]) -> Iterator[tuple[str, str]]:
     for call in calls:
         if call.argument is not None and call.function in (Function.MIN, Function.MAX):
             yield call.argument, f"the argument of {call.function.upper()}"
-        elif call.argument is not None and call.distinct:
-            yield call.argument, "what DISTINCT compares"
 
 
 def _place(node: Node, name: str, default: int) -> int:
