@@ -114,7 +114,7 @@ def test_a_changed_query_is_tried_and_tried_again_and_the_table_as_it_was_is_cop
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", ["delays", "visits", "closed", "by_number"])
 def test_what_is_built_into_another_lake_equals_the_live_table(
-    small: SmallLake, tmp_path: Path, name: str
+    small: SmallLake, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ("per_flight", "by_number") if name == "by_number" else (name,)
     small.deploy(*names)
@@ -126,5 +126,10 @@ def test_what_is_built_into_another_lake_equals_the_live_table(
     failpoints.arm(failpoints.REPLAY_AFTER_SLICE)
     with pytest.raises(failpoints.Crash):
         builder(small, there).build(name)
+    with monkeypatch.context() as later:
+        # Slices read the versions of other projections that the first one did.
+        later.setattr("replay.build.read_elsewhere", lambda *_: {"projection/another": 7})
+        with pytest.raises(Conflict, match="was written again since"):
+            builder(small, there).build(name)
     assert builder(small, there).build(name).state is State.BUILT
     assert verify(there, name).equal
