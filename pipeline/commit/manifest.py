@@ -105,10 +105,11 @@ class Manifest:
             "installs": compact(done.installs),
             "topics": compact(done.topics),
         }
-        guard = Guard(self._committed_as, done.epoch)
-        _, new = self._writer.append_told(self._lake.epochs, rows_of(row), guard)
+        guard, rows = Guard(self._committed_as, done.epoch), rows_of(row)
+        _, new = self._writer.append_told(self._lake.epochs, rows, guard)
         if new:
-            self.memory.add([done])
+            # As whoever reads it has it: the moment of its commit, say, is that of its row.
+            self.memory.add(map(committed_of, rows.to_pylist()))
         self._tables.appended(self._lake.epochs)
 
     @property

@@ -48,6 +48,8 @@ note("serving")
 while True:
     peer = server.accept()[0]
     peer.recv(1000)
+    if spec["gate"] and not os.path.exists(spec["gate"]):
+        note("refused")
     good = not spec["gate"] or os.path.exists(spec["gate"])
     peer.sendall(b"HTTP/1.0 200 OK\\r\\n\\r\\n" if good else b"HTTP/1.0 503 No\\r\\n\\r\\n")
     peer.close()

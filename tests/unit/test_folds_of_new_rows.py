@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 
 from kernel import failpoints
 from lake.layout import Lake
-from pipeline.commit import folding
+from pipeline.commit import foldable_rows
 from tests.support.lake.folding import Done, changes
 from tests.support.lake.poisoned import ENDS, GOODS, ITEMS, PoisonedShop, topic_of
 
@@ -20,13 +20,13 @@ ROWS = {ITEMS: [Done("c", 1, name="a")], GOODS: [Done("c", 1, name="b"), Done("c
 def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Epochs since which the log was read for a fold."""
     epochs: list[int] = []
-    real = folding.dataset_since
+    real = foldable_rows.dataset_since
 
     def noting(table: DeltaTable, column: str, least: int) -> ds.Dataset:
         epochs.append(least)
         return real(table, column, least)
 
-    monkeypatch.setattr(folding, "dataset_since", noting)
+    monkeypatch.setattr(foldable_rows, "dataset_since", noting)
     return epochs
 
 

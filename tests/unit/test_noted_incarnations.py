@@ -147,15 +147,16 @@ def test_p4_a_source_that_was_removed_is_not_added_again_where_the_lake_has_more
         return SlotWatch(slot=None, server=server, limit_bytes=None, alarm=None, lost=None)
 
     scope = SimpleNamespace(checks=(), tables={}, options={}, described={})
+    desired = SimpleNamespace(name="", slot="", render=dict)
     monkeypatch.setattr(capture, "connected", lambda _: nullcontext())
     monkeypatch.setattr(capture, "scope_of", lambda *_, **__: scope)
-    monkeypatch.setattr(capture, "connector_of", lambda *_, **__: SimpleNamespace(name="", slot=""))
+    monkeypatch.setattr(capture, "connector_of", lambda *_, **__: desired)
 
     def admitted(*_: object) -> None:
         raise Cancelled("it is not refused")
 
     monkeypatch.setattr(capture, "_admit", admitted)
-    connect = cast(Any, SimpleNamespace(config=lambda _: None))
+    connect = cast(Any, SimpleNamespace(config=lambda _: None, names=list))
     placement = cast(Any, SimpleNamespace(workspace="w"))
     for lsn, error in ((hand.source.lsn - 1, Incompatible), (hand.source.lsn, Cancelled)):
         monkeypatch.setattr(capture, "watch", lambda *_, at=lsn, **__: watch(at))
