@@ -96,7 +96,8 @@ class FoldsBeside:
         self.drop(source)
         job = _Job(transactions=advance.transactions, held=frozenset(held))
         self._jobs[source] = job
-        log.info("%d rows or more of %s are folded beside", advance.most_rows, source)
+        count = len(advance.transactions)
+        log.info("%d transactions of %s are folded beside: its cut rests", count, source)
         work = threading.Thread(
             target=self._run,
             args=(source, job, cut, advance, epoch, last),
