@@ -106,7 +106,14 @@ def test_p5_what_was_merged_beside_is_what_its_epoch_commits(
         failpoints.LARGE_AFTER_MERGE,
     ],
 )
-@pytest.mark.parametrize("epoch", ["that rests", "amid", "that takes it in"])
+@pytest.mark.parametrize(
+    "epoch",
+    [
+        pytest.param("that rests", marks=pytest.mark.matrix),
+        pytest.param("amid", marks=pytest.mark.matrix),
+        "that takes it in",
+    ],
+)
 def test_p4_a_crash_of_an_epoch_repeats_to_the_same(
     hand: HandLake, failpoint: str, epoch: str
 ) -> None:
