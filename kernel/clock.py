@@ -6,6 +6,11 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 
+def read_moment(text: str) -> datetime:
+    """Read a time of ISO 8601, its `z` small or not, as RFC 3339 has it. Raises `ValueError`."""
+    return datetime.fromisoformat(f"{text[:-1]}Z" if text.endswith("z") else text)
+
+
 class Clock(Protocol):
     """Says what time it is, in UTC, always timezone-aware."""
 

@@ -12,6 +12,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 from uuid import UUID
 
+from kernel.clock import read_moment
 from kernel.errors import SchemaViolation
 
 Convert = Callable[[Any], Any]
@@ -223,7 +224,7 @@ def _decimal(precision: int, scale: int, size: int | None) -> Convert:
         if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):
             raise misfit(f"expected a decimal as text or number, found {describe(value)}")
         try:
-            number = value if isinstance(value, Decimal | int) else Decimal(str(value))
+            number = value if isinstance(value, Decimal | int) else _number(str(value))
         except InvalidOperation:
             raise misfit(f"expected a decimal, found {describe(value)}") from None
         number = Decimal(number)
@@ -243,6 +244,13 @@ def _decimal(precision: int, scale: int, size: int | None) -> Convert:
         return signed.to_bytes(length, "big", signed=True)
 
     return convert
+
+
+def _number(text: str) -> Decimal:
+    """Read a number; Python would take `1_000` for one, and blanks around it."""
+    if "_" in text or text != text.strip():
+        raise InvalidOperation
+    return Decimal(text)
 
 
 def _date(value: Any) -> int:
@@ -288,7 +296,7 @@ def _timestamp(unit_us: int, *, zoned: bool) -> Convert:
 
 def _since_epoch(value: Any, wanted: str, *, zoned: bool) -> int:
     try:
-        moment = datetime.fromisoformat(_string(value))
+        moment = read_moment(_string(value))
     except ValueError as error:
         raise misfit(f"expected a time {wanted}, found {describe(value)}: {error}") from None
     if (moment.tzinfo is not None) is not zoned:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from kernel.clock import read_moment
 from schemas.debezium import unscaled
 from schemas.json_text import dump
 from schemas.json_values import SCALARS, describe, logical_converter, misfit
@@ -102,7 +103,7 @@ def _since_epoch(value: Any) -> int:
     if type(value) is not str:
         raise misfit(f"{wanted}, found {describe(value)}")
     try:
-        moment = datetime.fromisoformat(value)
+        moment = read_moment(value)
     except ValueError as error:
         raise misfit(f"{wanted}, found {describe(value)}: {error}") from None
     zoned = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

@@ -15,6 +15,7 @@ from eventstore.ids import new_id
 from eventstore.metadata import check_metadata
 from eventstore.names import category_of, check_tag, check_type
 from eventstore.store import Expected
+from kernel.clock import read_moment
 from kernel.errors import InvalidRequest
 from kernel.positions import Version
 from schemas.json_text import parse
@@ -259,7 +260,7 @@ def _id(value: object, place: str, derived: UUID | None) -> UUID:
 def moment_of(value: object, place: str) -> datetime:
     """Read a time with an offset, as UTC. Raises `InvalidRequest` that names the place."""
     try:
-        moment = datetime.fromisoformat(cast(str, value))
+        moment = read_moment(cast(str, value))
         if moment.tzinfo is not None:
             return moment.astimezone(UTC)
     except (ValueError, TypeError, OverflowError):

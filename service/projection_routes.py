@@ -92,7 +92,7 @@ async def read_rows(
     that event (`applied`), and `Prefer: wait=N` waits up to N seconds until they do.
     """
     runtime = runtime_of(request)
-    count = page_size(runtime, limit)
+    count = page_size(runtime, limit, whole=False)
     _check(key, after, count, epoch, after_position)
     reader = runtime.lake
     document: dict[str, object] = {}

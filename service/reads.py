@@ -219,7 +219,7 @@ async def query_events(request: Request, upcast: Upcast = False) -> Response:
         )
     query = query_of(document.get("query"))
     after = _number(document, "after", 0, least=0)
-    limit = page_size(runtime, _number(document, "limit", _USUAL_LIMIT, least=1))
+    limit = page_size(runtime, _number(document, "limit", _USUAL_LIMIT, least=1), whole=False)
     opened = runtime.opened
 
     async def read(after: int, limit: int) -> EventPage:
@@ -347,15 +347,20 @@ async def _start(opened: Opened, text: str) -> Position:
     )
 
 
-def page_size(runtime: Runtime, limit: int | None) -> int:
-    """Return how many events a page of JSON may have. Raises `InvalidRequest`."""
+def page_size(runtime: Runtime, limit: int | None, *, whole: bool = True) -> int:
+    """Return how many entries a page of JSON may have; `whole`: all of them can be had at once.
+
+    Raises `InvalidRequest`.
+    """
     most = runtime.config.clients.page
     if limit is None:
         return min(_USUAL_LIMIT, most)
     if limit > most:
         raise InvalidRequest(
-            f"limit: {limit} is more than the {most} events that a page may have",
-            remedy=f"Read page after page, or all of it at once with Accept: {NDJSON}.",
+            f"limit: {limit} is more than the {most} entries that a page may have",
+            remedy=f"Read page after page, or all of it at once with Accept: {NDJSON}."
+            if whole
+            else "Read page after page: each answer says where the next one begins.",
         )
     return limit
 

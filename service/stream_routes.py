@@ -28,7 +28,7 @@ async def list_streams(
     `next_after` is where the next call goes on, null at the end.
     """
     runtime = runtime_of(request)
-    count = page_size(runtime, limit)
+    count = page_size(runtime, limit, whole=False)
     range_ = range_of(category, prefix, after)
     found = () if range_ is None else await runtime.opened.store.streams(range_, limit=count + 1)
     shown = found[:count]

@@ -87,6 +87,11 @@ def there_and_back(type_: object, value: object) -> Any:
             99999.99,
             Decimal("99999.99"),
         ),
+        (
+            logical("long", "timestamp-micros"),
+            "2013-01-01t05:15:00z",
+            datetime(2013, 1, 1, 5, 15, tzinfo=UTC),
+        ),
         (logical("long", "from-the-future"), 7, 7),
         ({"type": "string", "doc": "told"}, "x", "x"),
     ],
@@ -131,6 +136,8 @@ def test_values_go_there_and_back(type_: object, value: object, back: object) ->
         (logical("bytes", "decimal", precision=4, scale=2), "1e99", "does not fit decimal(4, 2)"),
         (logical("bytes", "decimal", precision=4, scale=2), "Infinity", "a finite decimal"),
         (logical("bytes", "decimal", precision=4, scale=2), "x", "expected a decimal"),
+        (logical("bytes", "decimal", precision=4, scale=0), "1_000", "expected a decimal"),
+        (logical("bytes", "decimal", precision=4, scale=0), " 1", "expected a decimal"),
     ],
 )
 def test_what_does_not_fit_is_named(type_: object, value: object, complaint: str) -> None:
