@@ -228,7 +228,7 @@ def _rows(files: Sequence[File], shape: pa.Schema, columns: pa.Schema) -> pa.Tab
     try:
         told = [json.loads(each.get("stats") or "{}", parse_float=Decimal) for each in files]
         arrays = [_column(item, files, told) for item in shape]
-    except (pa.ArrowException, KeyError, TypeError, ValueError, OverflowError):
+    except (pa.ArrowException, AttributeError, KeyError, TypeError, ValueError, ArithmeticError):
         return None
     return pa.table(arrays, schema=shape)
 

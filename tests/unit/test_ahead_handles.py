@@ -119,6 +119,29 @@ def test_what_is_not_about_plain_files_is_left_to_deltalake(
     assert before.after(place.read_bytes()) is None
 
 
+@pytest.mark.parametrize("bounds", [None, {"n": "many", "exact": "many"}, {"exact": "1.5"}])
+def test_odd_bounds_are_what_deltalake_says_of_them(
+    tmp_path: Path, bounds: dict[str, str] | None
+) -> None:
+    rows = ROWS.append_column("exact", pa.array([1, 2], pa.decimal128(10, 2)))
+    path = str(tmp_path / "t")
+    write_deltalake(path, rows)
+    table = Handle(path)
+    write_deltalake(path, rows, mode="append")
+    place = Path(log_file(path, 1))
+    actions = [json.loads(line) for line in place.read_text().splitlines()]
+    for added in (each["add"] for each in actions if "add" in each):
+        said = json.loads(added["stats"])
+        added["stats"] = json.dumps(said | {"minValues": bounds})
+    place.write_text("\n".join(map(json.dumps, actions)))
+    table.update_incremental()
+
+    def told(it: DeltaTable) -> list[str]:
+        return sorted(map(str, pa.table(it.get_add_actions(flatten=True)).to_pylist()))
+
+    assert told(table) == told(DeltaTable(path))
+
+
 def test_columns_and_settings_are_read_by_deltalake(scene: Scene) -> None:
     scene.add(pa.table({"n": [1], "m": [2]}))
     versions = scene.look()
