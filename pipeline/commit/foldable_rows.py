@@ -21,7 +21,7 @@ from lake.datasets import dataset_since, schema_of
 from lake.file_actions import actions_of
 from lake.layout import Lake, changes_log, current_name
 from lake.table_columns import TRANSACTIONS_TABLE
-from lake.tables import Tables, columns_guard
+from lake.tables import Tables, columns_guard, standing
 from pipeline.commit.manifest_rows import Committed
 from pipeline.current.fold_ahead import FoldedAhead
 from pipeline.ddl.evolution import Planned
@@ -100,13 +100,18 @@ class FoldableRows:
     ) -> bool:
         """Say whether DDL would have more than so many rows of a table written anew.
 
-        They are counted in the table of the last epoch, so that the answer stays the same.
+        They are counted in the table of the last epoch, so that the answer stays the same. Where
+        nothing has that any more but what the epoch itself wrote, it did so in its turn before.
         """
         for table, (_, planned) in ready.plans.items():
-            at = last.tables.get(current_name(source, table)) if last else None
-            if at is None or planned.hold is not None or not planned.evolution:
+            name = current_name(source, table)
+            at = last.tables.get(name) if last else None
+            if last is None or at is None or planned.hold is not None or not planned.evolution:
                 continue
-            stored = DeltaTable(self.lake.path(current_name(source, table)), version=at.version)
+            version = standing(self.lake.path(name), name, at.version, last.epoch)
+            if version is None:
+                continue
+            stored = DeltaTable(self.lake.path(name), version=version)
             if touches_rows(planned.evolution.all_steps(), schema_of(stored)):
                 rows = pc.sum(actions_of(stored)["num_records"]).as_py() or 0
                 if rows > most_rows:

@@ -117,7 +117,7 @@ class Folding:
             held = progress.held[source]
             ready = None if self.beside is None else self.beside.take(source, advance, held, last)
             ready = ready or self.rows.read(source, moved, advance, bound.epoch, last, held, added)
-            most = bound.most_rows if rests is None else None
+            most = bound.most_rows if rests is None and advance.plain else None
             if most is not None and self.rows.rewrites(source, ready, most, last):
                 self._rest(source, moved, advance, progress, bound, last)
                 return cut, Foldable()

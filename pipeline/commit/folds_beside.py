@@ -40,15 +40,14 @@ def is_large(advance: Advance, most_rows: int) -> bool:
 
     What lacks rows, or came with a snapshot, is left to ingest.
     """
-    plain = not advance.snapshot and not advance.lacks
-    return plain and advance.most_rows > most_rows
+    return advance.plain and advance.most_rows > most_rows
 
 
 @dataclass(slots=True, kw_only=True)
 class _Job:
-    """The fold of one source: over which transactions, and what comes of it."""
+    """The fold of one source: of which advance, and what comes of it."""
 
-    transactions: tuple[str, ...]
+    advance: Advance
     held: frozenset[str]
     ended: threading.Event = field(default_factory=threading.Event)
     over: threading.Event = field(default_factory=threading.Event)
@@ -91,16 +90,16 @@ class FoldsBeside:
     ) -> None:
         """Begin to fold an advance, unless that is done already; `cut` has gone that far."""
         job = self._jobs.get(source)
-        if job is not None and job.transactions == advance.transactions:
+        if job is not None and job.advance == advance:
             return
         self.drop(source)
-        job = _Job(transactions=advance.transactions, held=frozenset(held))
+        job = _Job(advance=advance, held=frozenset(held))
         self._jobs[source] = job
         count = len(advance.transactions)
         log.info("%d transactions of %s are folded beside: its cut rests", count, source)
         work = threading.Thread(
             target=self._run,
-            args=(source, job, cut, advance, epoch, last),
+            args=(source, job, cut, epoch, last),
             name=f"beside-{source}",
             daemon=True,
         )
@@ -120,18 +119,25 @@ class FoldsBeside:
     ) -> Foldable | None:
         """Return what was made of an advance; None where there is nothing, or it does not fit."""
         job = self._jobs.pop(source, None)
-        made = None if job is None else job.foldable
-        if job is None or made is None:
+        if job is None:
             return None
-        same = job.transactions == advance.transactions and job.held == frozenset(held)
-        if same and all(
+        made = job.foldable
+        # Of the same transactions: a row of one may come late, out of quarantine for instance.
+        same = job.advance == advance and job.held == frozenset(held)
+        if made is not None and same and self._has_columns(source, job, last):
+            return made
+        if made is not None:
+            log.info("what was folded of %s beside does not fit any more", source)
+        job.over.set()  # The epoch does it now.
+        _remove(job.foldable)
+        return None
+
+    def _has_columns(self, source: str, job: _Job, last: Committed | None) -> bool:
+        """Say whether the tables still have the columns that a fold was planned for."""
+        return all(
             self._rows.columns(last, source, table) == columns
             for table, columns in job.columns.items()
-        ):
-            return made
-        log.info("what was folded of %s beside does not fit any more", source)
-        _remove(made)
-        return None
+        )
 
     def drop(self, source: str) -> None:
         """Let go of what is made of a source, or was."""
@@ -146,19 +152,11 @@ class FoldsBeside:
             self.drop(source)
         self._ends()
 
-    def _run(
-        self,
-        source: str,
-        job: _Job,
-        cut: Cut,
-        advance: Advance,
-        epoch: Epoch,
-        last: Committed | None,
-    ) -> None:
+    def _run(self, source: str, job: _Job, cut: Cut, epoch: Epoch, last: Committed | None) -> None:
         try:
             with self._one:
                 self._begins()
-                self._work(source, job, cut, advance, epoch, last)
+                self._work(source, job, cut, epoch, last)
         except Exception as error:
             # The epoch does it again, and finds out whose error it is.
             if not job.over.is_set():
@@ -166,22 +164,17 @@ class FoldsBeside:
         finally:
             job.ended.set()
 
-    def _work(
-        self,
-        source: str,
-        job: _Job,
-        cut: Cut,
-        advance: Advance,
-        epoch: Epoch,
-        last: Committed | None,
-    ) -> None:
+    def _work(self, source: str, job: _Job, cut: Cut, epoch: Epoch, last: Committed | None) -> None:
         if job.over.is_set():
             return
-        made = self._rows.read(source, cut, advance, epoch, last, job.held, None)
+        made = self._rows.read(source, cut, job.advance, epoch, last, job.held, None)
         if made.attempts.failed:
             return
         ahead: dict[str, FoldedAhead | RewrittenFiles] = {}
         for table, (_, planned) in made.plans.items():
+            if job.over.is_set():
+                # The next run may be at the next table by now.
+                break
             job.columns = {**job.columns, table: self._rows.columns(last, source, table)}
             done: FoldedAhead | RewrittenFiles | None = None
             if planned.evolution and planned.hold is None:

@@ -8,6 +8,7 @@ that takes it in makes the one commit, and only over the version that the files 
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -75,14 +76,15 @@ class FoldAhead:
     ) -> FoldedAhead | None:
         """Fold rows of one table; None for what is done by its epoch alone, or when it is `over`.
 
-        That is a TRUNCATE, whose commits are several. Two attempts at one `epoch` are not at work
-        at the same moment.
+        That is a TRUNCATE, whose commits are several. Another attempt at the same epoch, which is
+        over and does not know it yet, may be at work still: each has a place of its own.
         """
         name = current_name(source, table)
         if last_truncate(rows) is not None:
             return None
         storage.remove(self._lake.path(AHEAD + name.removeprefix("current/")))
-        staging = ImageStaging(self._lake, self._tables, name, epoch, AHEAD)
+        attempt = f"{epoch}-{uuid.uuid4().hex[:8]}"
+        staging = ImageStaging(self._lake, self._tables, name, attempt, AHEAD)
         self._tails.settle(name)
         path = self._lake.path(name)
         version = self._version(path)

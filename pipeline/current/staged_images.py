@@ -85,18 +85,18 @@ class SparkStagedMerge:
 
 
 class ImageStaging:
-    """The staged images of one fold, `current/_staging/<source>.<table>/<epoch>`.
+    """The staged images of one fold, `current/_staging/<source>.<table>/<attempt>`.
 
-    Making one removes what an earlier attempt at the same epoch left there.
+    An attempt is called by its epoch. Making one removes what an earlier one of that name left.
     """
 
     def __init__(
-        self, lake: Lake, tables: Tables, name: str, epoch: Epoch, folder: str = STAGING
+        self, lake: Lake, tables: Tables, name: str, attempt: Epoch | str, folder: str = STAGING
     ) -> None:
         self._tables = tables
         self._writer = ArrowWriter(tables)
         self._slices = 0
-        self.path = f"{lake.path(folder + name.removeprefix('current/'))}/{epoch}"
+        self.path = f"{lake.path(folder + name.removeprefix('current/'))}/{attempt}"
         self.remove()
 
     def adopt(self, files: Sequence[WrittenFile]) -> tuple[str, ...]:

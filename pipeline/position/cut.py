@@ -217,6 +217,7 @@ class Cut:
         done: list[str] = []
         lacks: set[str] = set()
         rows: Counter[str] = Counter()
+        came = 0
         first = self._first_without_end()
         while self.snapshot_done and self._ends and self._complete(self._ends[0], first):
             if self._ends[0].lsn > up_to:
@@ -228,6 +229,7 @@ class Cut:
                 epochs.append(seen.first_epoch)
                 done.append(end.transaction_id)
                 rows.update({t: n for t, n in seen.counts.items() if self.folds(t)})
+                came += sum(seen.counts.values())
             self.lsn = end.lsn
         self._forget_without_end(first)
         return Advance(
@@ -236,6 +238,7 @@ class Cut:
             from_epoch=min(epochs, default=None),
             lacks=frozenset(lacks),
             most_rows=max(rows.values(), default=0),
+            rows=came,
         )
 
     def _advance_behind(self) -> None:

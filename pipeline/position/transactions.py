@@ -33,7 +33,8 @@ class Advance:
 
     `from_epoch` is the first epoch whose log rows belong to it; None when nothing did. `lacks`
     are tables of which rows are in quarantine that belong to these transactions. `most_rows` is
-    how many rows of one table that is folded they have, of the table that has most.
+    how many rows of one table that is folded they have, of the table that has most; `rows` is how
+    many of all tables have come.
     """
 
     transactions: tuple[str, ...]
@@ -41,8 +42,14 @@ class Advance:
     from_epoch: int | None
     lacks: frozenset[str] = frozenset()
     most_rows: int = 0
+    rows: int = 0
 
     @property
     def anything(self) -> bool:
         """Whether there is something to fold."""
         return self.snapshot or bool(self.transactions)
+
+    @property
+    def plain(self) -> bool:
+        """Whether all rows of it have come, as changes: nothing is to be added to them any more."""
+        return not self.snapshot and not self.lacks

@@ -1,0 +1,220 @@
+"""A fold beside ingest, and what others do meanwhile: about records, upkeep, a run of before."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from kernel import failpoints
+from kernel.positions import Epoch
+from lake.layout import Lake, current_name
+from lake.tables import Tables
+from pipeline.commit import foldable_rows
+from pipeline.commit.foldable_rows import Foldable, FoldableRows
+from pipeline.commit.folds_beside import FoldsBeside
+from pipeline.commit.ingest import Ingest
+from pipeline.current import fold_ahead, staged_images
+from pipeline.current.fold_ahead import FoldAhead, FoldedAhead
+from pipeline.current.tables import CurrentTables
+from pipeline.ddl.evolution import Planned
+from pipeline.ddl.steps import NOTHING
+from pipeline.installs.install_book import DECODE
+from pipeline.log.large_folds import LogRows
+from pipeline.position.cut import Cut
+from pipeline.position.transactions import Advance
+from tests.support.lake.beside import folds_beside
+from tests.support.lake.bulk import HandLake, some
+from tests.support.lake.folding import SOURCE, Done
+from tests.support.lake.followed_item import FollowedItem
+from tests.support.lake.poisoned import GOODS, ITEMS, PoisonedShop, topic_of
+from tests.support.services.waiting import until
+
+MOST = 10
+ONE = Advance(transactions=("1",), snapshot=False, from_epoch=1, most_rows=20)
+
+
+class ShopBeside(PoisonedShop):
+    """A source of two tables whose folds go beside the epochs."""
+
+    def restart(self) -> None:
+        super().restart()
+        current = CurrentTables(self.lake, self.tables, self.registry)
+        self.ingest = Ingest(
+            self.lake,
+            self.tables,
+            self.manifest,
+            self.registry,
+            lateness=lambda _: timedelta(0),
+            broker=self,
+            redecode=self.redecode,
+            current=current,
+            beside=folds_beside(self.lake, self.registry, current, 1_000),
+        )
+
+
+def test_p4_a_record_that_is_read_while_its_transaction_waits_is_folded_with_it(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = ShopBeside(lake)
+    shop.commit({ITEMS: some(1), GOODS: some(1)})
+    shop.epoch()
+    # As if DDL had many rows of a table written anew.
+    monkeypatch.setattr(FoldableRows, "rewrites", lambda *_: True)
+    shop.commit({ITEMS: some(2), GOODS: some(2, 3)}, spoil={(GOODS, 0)})
+    shop.epoch()
+    shop.epoch()
+    shop.mended = True
+    shop.decide(DECODE, topic_of(GOODS))
+
+    def come() -> bool:
+        shop.epoch()
+        return not shop.ingest.waiting_for()
+
+    until(come, "the cut goes on", deadline_s=30)
+    done = shop.epoch()
+    assert {table: shop.state(table, done) for table in (ITEMS, GOODS)} == {
+        table: shop.expected(table) for table in (ITEMS, GOODS)
+    }
+
+
+def test_new_columns_of_a_table_whose_named_version_the_log_has_forgotten(lake: Lake) -> None:
+    made = FollowedItem(lake, beside=MOST)
+    made.item.add("size", "int4")
+    for key in range(MOST + 5):
+        made.item.write("c", key, {2: key})
+
+    def come() -> bool:
+        made.epoch()
+        return not made.ingest.waiting_for()
+
+    until(come, "rows are taken in", deadline_s=30)
+    path = lake.path(current_name("shop", "public.item"))
+    DeltaTable(path).alter.set_table_properties({"delta.checkpointInterval": "49"})
+    DeltaTable(path).create_checkpoint()
+    for commit in sorted(Path(path, "_delta_log").glob("*.json"))[:-1]:
+        commit.unlink()
+    made.restart()
+    made.item.add("extra", "int4", "7")
+    made.epoch()
+    assert not made.ingest.stuck()
+    until(come, "new columns are taken in", deadline_s=30)
+    assert made.current() == made.item.expected()
+
+
+@pytest.fixture
+def hand(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Iterator[HandLake]:
+    monkeypatch.setattr(foldable_rows, "LARGE_ROWS", MOST)
+    monkeypatch.setattr(staged_images, "FEW_ROWS", 4)
+    hand = HandLake(lake, beside=MOST)
+    hand.copy(*some(*range(20)))
+    hand.epoch()
+    yield hand
+    failpoints.disarm()
+    hand.current.close()
+
+
+def test_an_attempt_that_is_over_takes_nothing_from_the_next_at_the_same_epoch(
+    hand: HandLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert hand.folds is not None
+    real, next_one = hand.folds._fold, []
+
+    def overtaken(
+        source: str, table: str, rows: LogRows, epoch: Epoch, over: Callable[[], bool]
+    ) -> FoldedAhead | None:
+        looks = 0
+
+        def over_once_staged() -> bool:
+            nonlocal looks
+            looks += 1
+            if looks == 2:
+                next_one.append(real(source, table, rows, epoch, over))
+            return looks == 2
+
+        assert real(source, table, rows, epoch, over_once_staged) is None
+        return cast("FoldedAhead", next_one[0])
+
+    def never(*args: object, **kwargs: object) -> None:
+        raise AssertionError("it was staged and merged beside")
+
+    monkeypatch.setattr(hand.folds, "_fold", overtaken)
+    hand.source.commit(*(Done("u", i, name=f"new {i}", size=-i) for i in range(15)))
+    hand.epoch()
+    until(hand.ingest.undecided, "the fold beside ends", deadline_s=30)
+    (made,) = next_one
+    assert made is not None
+    assert Tables().read(made.staging.path) is not None
+    monkeypatch.setattr(fold_ahead.ImageStager, "stage", never)
+    hand.epoch()
+    assert hand.state() == hand.source.state
+
+
+class Work:
+    """Rows of two large tables, and a fold of them that waits for a word."""
+
+    def __init__(self) -> None:
+        self.begun, self.goes_on = threading.Event(), threading.Event()
+        self.folded: list[str] = []
+        self.beside = FoldsBeside(cast("FoldableRows", self), cast("FoldAhead", self))
+
+    def read(self, *_: object) -> Foldable:
+        plans = {table: (pa.table({"n": [1]}), Planned(evolution=NOTHING)) for table in "ab"}
+        return Foldable(plans=plans, large=dict.fromkeys("ab", cast("LogRows", None)))
+
+    def columns(self, *_: object) -> None:
+        """No table is there."""
+
+    def __call__(self, source: str, table: str, *_: object) -> None:
+        self.folded.append(table)
+        self.begun.set()
+        assert self.goes_on.wait(30)
+
+    def begin(self, advance: Advance) -> None:
+        self.beside.begin(SOURCE, Cut(), advance, (), Epoch(1), None)
+
+    def ended(self) -> None:
+        for thread in threading.enumerate():
+            if thread.name == f"beside-{SOURCE}":
+                thread.join(30)
+
+
+def test_work_that_is_over_begins_no_table_more() -> None:
+    work = Work()
+    work.begin(ONE)
+    assert work.begun.wait(30)
+    work.beside.close()
+    work.goes_on.set()
+    work.ended()
+    assert work.folded == ["a"]
+
+
+def test_work_that_is_not_waited_for_any_more_is_over() -> None:
+    work = Work()
+    work.begin(ONE)
+    assert work.begun.wait(30)
+    assert work.beside.take(SOURCE, ONE, (), None) is None
+    work.goes_on.set()
+    work.ended()
+    assert work.folded == ["a"], "the epoch does it meanwhile"
+
+
+@pytest.mark.parametrize("more", [{"most_rows": 21}, {"rows": 40}, {"lacks": frozenset("a")}])
+def test_what_has_other_rows_of_the_same_transactions_is_not_taken(more: dict[str, Any]) -> None:
+    work = Work()
+    work.goes_on.set()
+    work.begin(ONE)
+    work.ended()
+    other = replace(ONE, **more)
+    assert work.beside.ready(SOURCE)
+    assert work.beside.take(SOURCE, other, (), None) is None
+    work.begin(ONE)
+    work.ended()
+    assert work.beside.take(SOURCE, ONE, (), None) is not None
