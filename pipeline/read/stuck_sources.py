@@ -10,7 +10,9 @@ from pipeline.commit.folds_beside import BESIDE
 STUCK_AFTER_S = 60.0
 """So long the rows of a transaction may be on their way before its source is said to stand still.
 """
-_AT_WORK = ("its tables are being copied", BESIDE)
+_COPIED = "its tables are being copied"
+_LONG = {BESIDE: 3_600.0}
+"""So long work of ours may take that a cut waits for; nobody else watches it."""
 
 
 def poisoned(topic: str) -> str:
@@ -34,7 +36,7 @@ class StuckSources:
         self, waiting: Mapping[str, str], cuts: Mapping[str, int], failing: Mapping[str, str]
     ) -> None:
         """Take note of what each source waits for, where its cut is, and what fails at once."""
-        self._waiting = {s: why for s, why in waiting.items() if why not in _AT_WORK}
+        self._waiting = {s: why for s, why in waiting.items() if why != _COPIED}
         self._failing = dict(failing)
         for source in self._waiting:
             cut = cuts.get(source, 0)
@@ -47,6 +49,6 @@ class StuckSources:
         late = {
             source: why
             for source, why in self._waiting.items()
-            if self._now() - self._since[source][1] >= STUCK_AFTER_S
+            if self._now() - self._since[source][1] >= _LONG.get(why, STUCK_AFTER_S)
         }
         return late | self._failing

@@ -29,6 +29,7 @@ from lake.layout import Lake, changes_log, current_name
 from lake.table_columns import CHANGES, SCHEMA_TABLE, TRANSACTIONS_TABLE
 from lake.tables import TableAt, Tables, standing, written_by
 from lake.writer import DELETE, OP
+from pipeline.commit.folds_beside import BESIDE
 from pipeline.commit.manifest import Manifest, first_progress
 from pipeline.commit.manifest_rows import Committed
 from pipeline.current.newest_images import DELETED
@@ -115,7 +116,9 @@ class StateReader:
     def waiting_for(self, source: str) -> str:
         """Say how far the source's cut is, and what holds it."""
         last = self.last()
-        held = first_progress(last).cut(source).waiting_for()
+        progress = first_progress(last)
+        # Rows of a transaction that is folded beside have all come.
+        held = BESIDE if source in progress.resting else progress.cut(source).waiting_for()
         cut = lsn_to_text(Lsn(last.cuts.get(source, 0)))
         return f"the cut is at {cut}" + (f" and waits for {held}" if held else "")
 

@@ -19,7 +19,7 @@ from lake.layout import Lake, current_name
 from lake.tables import Tables
 from pipeline.commit import foldable_rows
 from pipeline.commit.foldable_rows import Foldable, FoldableRows
-from pipeline.commit.folds_beside import FoldsBeside
+from pipeline.commit.folds_beside import BESIDE, FoldsBeside
 from pipeline.commit.ingest import Ingest
 from pipeline.current import fold_ahead, staged_images
 from pipeline.current.fold_ahead import FoldAhead, FoldedAhead
@@ -30,9 +30,10 @@ from pipeline.installs.install_book import DECODE
 from pipeline.log.large_folds import LogRows
 from pipeline.position.cut import Cut
 from pipeline.position.transactions import Advance
+from pipeline.verification.as_of import StateReader
 from tests.support.lake.beside import folds_beside
 from tests.support.lake.bulk import HandLake, some
-from tests.support.lake.folding import SOURCE, Done
+from tests.support.lake.folding import SOURCE, Done, registry
 from tests.support.lake.followed_item import FollowedItem
 from tests.support.lake.poisoned import GOODS, ITEMS, PoisonedShop, topic_of
 from tests.support.services.waiting import until
@@ -155,6 +156,13 @@ def test_an_attempt_that_is_over_takes_nothing_from_the_next_at_the_same_epoch(
     monkeypatch.setattr(fold_ahead.ImageStager, "stage", never)
     hand.epoch()
     assert hand.state() == hand.source.state
+
+
+def test_who_waits_for_the_cut_is_told_that_it_is_at_work(hand: HandLake) -> None:
+    failpoints.arm(failpoints.AHEAD_AFTER_STAGE, "hold")
+    hand.source.commit(*some(*range(15), op="u"))
+    hand.epoch()
+    assert BESIDE in StateReader(hand.lake, Tables(), registry()).waiting_for(SOURCE)
 
 
 class Work:

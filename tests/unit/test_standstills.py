@@ -33,6 +33,7 @@ from kernel.errors import EXIT_UNHEALTHY, NotFound, Unavailable
 from lake.layout import Lake
 from lake.tables import Tables
 from lake.upkeep.compaction import Upkeep
+from pipeline.commit.folds_beside import BESIDE
 from pipeline.history.shape import HistoryOf
 from pipeline.read.stuck_sources import STUCK_AFTER_S, StuckSources, poisoned
 from projections.run.catalog import CAPTURE, LIVE, DeployedCatalog, Entry
@@ -378,13 +379,21 @@ def test_a_cut_stands_still_after_a_minute_without_a_move() -> None:
     now = [0.0]
     stuck = StuckSources(lambda: now[0])
     waiting = {"shop": "transaction 7: expected 2", "mart": "its tables are being copied"}
-    stuck.look(waiting, {"shop": 5}, {})
+    stuck.look({**waiting, "bulk": BESIDE}, {"shop": 5}, {})
     now[0] = STUCK_AFTER_S
     assert stuck.reasons() == {"shop": "transaction 7: expected 2"}
     stuck.look(waiting, {"shop": 6}, {"mart": "cannot be read"})
     assert stuck.reasons() == {"mart": "cannot be read"}
     stuck.look({}, {"shop": 6}, {})
     assert stuck.reasons() == {}
+
+
+def test_a_fold_beside_that_does_not_end_is_told_after_an_hour() -> None:
+    now = [0.0]
+    stuck = StuckSources(lambda: now[0])
+    for now[0], told in ((0.0, {}), (3_599.0, {}), (3_600.0, {"bulk": BESIDE})):
+        stuck.look({"bulk": BESIDE}, {"bulk": 5}, {})
+        assert stuck.reasons() == told
 
 
 def test_a_table_that_cannot_be_read_is_listed_beside_the_others(lake: Lake) -> None:
