@@ -107,8 +107,9 @@ class Handle(DeltaTable):
     def _table(self) -> RawDeltaTable:
         """deltalake's own handle, for one of its operations: at the version that this one has."""
         with self._lock:
-            if self._ahead is not None:
-                version = self._ahead.version
+            ahead = self._beyond()
+            if ahead is not None:
+                version = ahead.version
                 try:
                     self._raw.load_version(version)
                 except DeltaError as error:
@@ -116,7 +117,7 @@ class Handle(DeltaTable):
                     self._listed_anew()
                     said = f"the log of {self._place} does not keep version {version} any more"
                     raise LeaseLost(said) from error
-                self._ahead = None
+            self._ahead = None
             return self._raw
 
     @_table.setter
@@ -125,8 +126,16 @@ class Handle(DeltaTable):
 
     def version(self) -> int:
         """Return the version that the handle has."""
-        ahead = self._ahead
+        ahead = self._beyond()
         return int(self._raw.version()) if ahead is None else ahead.version
+
+    def _beyond(self) -> _Ahead | None:
+        """Return what the handle has beside deltalake's, unless that has gone further by itself.
+
+        It does so at the end of an operation, amid which another thread may have looked at the log.
+        """
+        ahead = self._ahead
+        return None if ahead is None or ahead.version <= self._raw.version() else ahead
 
     def schema(self) -> DeltaSchema:
         """Return the columns, of which commits of rows say nothing."""
@@ -149,8 +158,9 @@ class Handle(DeltaTable):
     def transaction_version(self, app_id: str) -> int | None:
         """Return the last epoch under an app id; deltalake is asked once for what it has."""
         with self._lock:
-            if self._ahead is not None and app_id in self._ahead.marks:
-                return self._ahead.marks[app_id]
+            ahead = self._beyond()
+            if ahead is not None and app_id in ahead.marks:
+                return ahead.marks[app_id]
             if self._marks[0] != self._raw.version():
                 self._marks = self._raw.version(), {}
             known = self._marks[1]
@@ -174,7 +184,7 @@ class Handle(DeltaTable):
     def get_add_actions(self, flatten: bool = False) -> Any:
         """Return a row for each file, in no order."""
         with self._lock:
-            ahead = self._ahead
+            ahead = self._beyond()
             found = None if ahead is None or not flatten else self._files_of(ahead)
             return super().get_add_actions(flatten) if found is None else found
 
@@ -185,7 +195,7 @@ class Handle(DeltaTable):
 
     def _followed(self) -> bool:
         """Take in the commits that are there; False where deltalake has to."""
-        ahead = self._ahead or _Ahead(version=int(self._raw.version()))
+        ahead = self._beyond() or _Ahead(version=int(self._raw.version()))
         while ahead.commits <= MOST_AHEAD:
             try:
                 with open(log_file(self._place, ahead.version + 1), "rb") as file:

@@ -67,6 +67,22 @@ def test_an_operation_of_deltalakes_sees_the_version_that_the_handle_has(scene: 
     assert scene.look() == (5, 4)
 
 
+def test_an_operation_that_ends_beyond_what_another_thread_took_in_is_what_counts(
+    scene: Scene,
+) -> None:
+    raw = scene.table._table  # an operation of deltalake's begins
+    scene.add()
+    assert scene.look() == (2, 1), "another thread looks meanwhile"
+    DeltaTable(scene.path).delete()
+    raw.update_incremental()  # it ends: behind a commit of somebody else
+    newest = DeltaTable(scene.path)
+    assert scene.table.version() == newest.version() == 3
+    assert pa.table(scene.table.get_add_actions(flatten=True)).num_rows == 0
+    assert scene.table.transaction_version("it") == 2
+    assert scene.look() == (3, 3)
+    assert scene.table.file_uris() == newest.file_uris() == []
+
+
 def test_now_and_then_deltalake_looks_at_the_whole_log(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
