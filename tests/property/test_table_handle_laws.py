@@ -77,7 +77,7 @@ class Scene:
                 self.path, with_op(made, UPSERT), guard, keys=["id"]
             ),
             "compact": lambda: table.optimize.compact(),
-            "deltalake": lambda: write_deltalake(table, made, mode="append"),
+            "deltalake": lambda: write_deltalake(table, made, mode="append", schema_mode="merge"),
             "column": lambda: self.writer.append(
                 self.path, made.append_column(f"c{self.epoch}", made["id"]), guard
             ),
