@@ -32,6 +32,7 @@ from lake.layout import Lake, changes_log
 from lake.table_columns import TRANSACTIONS_TABLE
 from lake.tables import Tables
 from pipeline.commit.manifest_rows import Committed
+from pipeline.commit.pending_transactions import has_many
 from pipeline.position.lag import SourceLag
 from pipeline.position.progress import Progress
 from pipeline.read.kafka_topics import KafkaTopics
@@ -135,7 +136,7 @@ class SourceHeads:
         # Read after what is confirmed: all of that is before these ends.
         ends = self._ends(name)
         known.remember(now, head, confirmed, ends)
-        whole = last is None or _waits_for_nothing(last, name)
+        whole = last is None or waits_for_nothing(last, name)
         if last is not None and whole:
             while known.pending and covers(last.end, known.pending[0][1]):
                 known.settled = max(known.settled, known.pending.popleft()[0])
@@ -203,6 +204,7 @@ def _unread(ends: Offsets, last: Committed | None) -> int:
     )
 
 
-def _waits_for_nothing(last: Committed, name: str) -> bool:
+def waits_for_nothing(last: Committed, name: str) -> bool:
+    """Say whether all that was read of a source is folded."""
     cuts = Progress.from_json(last.progress).cuts
-    return name not in cuts or cuts[name].waiting_for() is None
+    return name not in cuts or (cuts[name].waiting_for() is None and not has_many(last, name))

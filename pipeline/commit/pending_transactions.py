@@ -126,6 +126,11 @@ class PendingTransactions:
         return _Kept(since=since, items=pending, rows=len(rows))
 
 
+def has_many(last: Committed, source: str) -> bool:
+    """Say whether so many transactions of a source are pending that its manifest's row has none."""
+    return "pending_since" in json.loads(last.progress)["cuts"].get(source, {})
+
+
 def _next(old: _Kept | None, items: Items, epoch: Epoch) -> tuple[_Kept, list[dict[str, object]]]:
     """Return what is kept of a source from now on, and the rows that say what changed."""
     if old is None or old.rows > 4 * len(items) + _ANEW:

@@ -217,7 +217,6 @@ class Cut:
         done: list[str] = []
         lacks: set[str] = set()
         rows: Counter[str] = Counter()
-        came = 0
         first = self._first_without_end()
         while self.snapshot_done and self._ends and self._complete(self._ends[0], first):
             if self._ends[0].lsn > up_to:
@@ -228,8 +227,7 @@ class Cut:
             if seen is not None:
                 epochs.append(seen.first_epoch)
                 done.append(end.transaction_id)
-                rows.update({t: n for t, n in seen.counts.items() if self.folds(t)})
-                came += sum(seen.counts.values())
+                rows.update(seen.counts)
             self.lsn = end.lsn
         self._forget_without_end(first)
         return Advance(
@@ -237,8 +235,8 @@ class Cut:
             snapshot=snapshot,
             from_epoch=min(epochs, default=None),
             lacks=frozenset(lacks),
-            most_rows=max(rows.values(), default=0),
-            rows=came,
+            most_rows=max((n for table, n in rows.items() if self.folds(table)), default=0),
+            rows=rows.total(),
         )
 
     def _advance_behind(self) -> None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from cdc.upkeep.source_lag import waits_for_nothing
 from kernel import failpoints
 from kernel.positions import Epoch
 from lake.layout import Lake, current_name
@@ -21,6 +22,7 @@ from pipeline.commit import foldable_rows
 from pipeline.commit.foldable_rows import Foldable, FoldableRows
 from pipeline.commit.folds_beside import BESIDE, FoldsBeside
 from pipeline.commit.ingest import Ingest
+from pipeline.commit.pending_transactions import MOST_IN_ROW
 from pipeline.current import fold_ahead, staged_images
 from pipeline.current.fold_ahead import FoldAhead, FoldedAhead
 from pipeline.current.tables import CurrentTables
@@ -163,6 +165,29 @@ def test_who_waits_for_the_cut_is_told_that_it_is_at_work(hand: HandLake) -> Non
     hand.source.commit(*some(*range(15), op="u"))
     hand.epoch()
     assert BESIDE in StateReader(hand.lake, Tables(), registry()).waiting_for(SOURCE)
+
+
+@pytest.mark.parametrize("rests", [True, False])
+def test_a_cut_behind_which_many_transactions_wait_is_not_at_rest(
+    hand: HandLake, rests: bool
+) -> None:
+    if rests:
+        failpoints.arm(failpoints.AHEAD_AFTER_STAGE, "hold")
+        hand.source.commit(*some(*range(15), op="u"))
+        hand.epoch()
+    for number in range(MOST_IN_ROW + 1):
+        hand.source.commit(Done("u", number % 20, name=f"behind {number}"))
+    last = hand.epoch(rows=None if rests else 0)
+    assert last.cuts[SOURCE] < hand.source.lsn
+    assert not waits_for_nothing(last, SOURCE)
+    hand.restart()
+    failpoints.disarm()
+
+    def come() -> bool:
+        return waits_for_nothing(hand.epoch(), SOURCE)
+
+    until(come, "the cut goes on", deadline_s=30)
+    assert hand.cut() == hand.source.lsn
 
 
 class Work:
