@@ -147,6 +147,7 @@ class Folding:
         elif moved.lsn != rests:
             # A record in quarantine made it incomplete meanwhile.
             self._forget(source, progress)
+            self.behind.add(source)
             return True
         elif bound.goes_on.get(source) == rests:
             del progress.resting[source]
@@ -183,9 +184,18 @@ class Folding:
         if self.beside is not None:
             self.beside.drop(source)
 
-    def due(self) -> bool:
-        """Say whether an epoch is due without a record: to take in what was folded beside."""
-        return bool(self.behind) or (self.beside is not None and self.beside.due())
+    def resume(self, progress: Progress) -> Progress:
+        """Take note, after a start, of cuts that may go on: no other record may ever come."""
+        for source in progress.cuts.keys() - progress.resting.keys():
+            if Cut.from_json(progress.cut(source).to_json()).advance().anything:
+                self.behind.add(source)
+        return progress
+
+    def due(self, progress: Progress) -> bool:
+        """Say whether an epoch is due without a record: for a cut that rests, or may go on."""
+        rests = progress.resting
+        due = bool(rests) if self.beside is None else any(map(self.beside.due, rests))
+        return due or bool(self.behind)
 
     def _hold_lacking(
         self,

@@ -110,9 +110,10 @@ class FoldsBeside:
         job = self._jobs.get(source)
         return job is not None and job.ended.is_set()
 
-    def due(self) -> bool:
-        """Say whether a fold has ended that no epoch has taken in."""
-        return any(job.ended.is_set() for job in list(self._jobs.values()))
+    def due(self, source: str) -> bool:
+        """Say whether an epoch is due for a cut that rests: to take a fold in, or to begin it."""
+        job = self._jobs.get(source)
+        return job is None or job.ended.is_set()
 
     def take(
         self, source: str, advance: Advance, held: Collection[str], last: Committed | None

@@ -142,7 +142,7 @@ class Ingest:
         begun = manifest.unfinished()
         self._log = EpochLog(lake, tables, schemas, begun.epoch if begun else None)
         self._current.resume(self._last.tables if self._last else {})
-        self._progress = self._pending.resume(self._last)
+        self._progress = self._folding.resume(self._pending.resume(self._last))
 
     @property
     def last(self) -> Committed | None:
@@ -337,7 +337,7 @@ class Ingest:
         """
         decisions = self._bulk.decisions(self._bulk.waiting(self._progress))
         silent = self._silences.due(datetime.now(UTC))
-        return silent or bool(decisions) or self._folding.due()
+        return silent or bool(decisions) or self._folding.due(self._progress)
 
     def stuck(self) -> dict[str, str]:
         """Say per source why its changes could not be read in the last epoch."""

@@ -167,6 +167,31 @@ def test_who_waits_for_the_cut_is_told_that_it_is_at_work(hand: HandLake) -> Non
     assert BESIDE in StateReader(hand.lake, Tables(), registry()).waiting_for(SOURCE)
 
 
+@pytest.mark.parametrize("behind", [False, True])
+def test_p4_a_cut_that_may_go_on_does_so_after_a_restart_without_a_record(
+    hand: HandLake, behind: bool
+) -> None:
+    hand.source.commit(*some(*range(15), op="u"))
+    hand.epoch()
+    if behind:
+        hand.source.commit(Done("u", 3, name="behind it"))
+        hand.epoch(rows=1, ends=1)
+        until(hand.ingest.undecided, "the fold beside ends", deadline_s=30)
+        hand.epoch()
+        assert hand.cut() < hand.source.lsn
+    hand.restart()
+
+    def come() -> bool:
+        if hand.ingest.undecided():
+            hand.epoch()
+        return hand.cut() == hand.source.lsn
+
+    until(come, "the cut goes on", deadline_s=10)
+    hand.epoch()
+    assert not hand.ingest.undecided()
+    assert hand.state() == hand.source.state
+
+
 @pytest.mark.parametrize("rests", [True, False])
 def test_a_cut_behind_which_many_transactions_wait_is_not_at_rest(
     hand: HandLake, rests: bool
