@@ -20,7 +20,7 @@ from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
 
 from kernel import failpoints
 from kernel.positions import Epoch
-from lake.datasets import dataset_at, dataset_of, location_of, schema_of
+from lake.datasets import dataset_at, dataset_of, has_plain_files, location_of, schema_of
 from lake.exactness import as_spelled, as_spelled_within
 from lake.executor_tasks import Tasks, WrittenFile, handed_back
 from lake.file_actions import actions_of
@@ -167,9 +167,13 @@ class RewrittenFiles:
 def rewritten_ahead(
     table: DeltaTable, steps: Sequence[Step], tasks: Tasks
 ) -> RewrittenFiles | None:
-    """Do as `evolve`, but for its commit (`put_rewritten`); None where no row is written anew."""
+    """Do as `evolve`, but for its commit (`put_rewritten`); None where no row is written anew.
+
+    So it is for a table whose rows are not told by its files alone.
+    """
     before = schema_of(table)
-    if not touches_rows(steps, before):
+    plain = has_plain_files(table) and not table.metadata().partition_columns
+    if not plain or not touches_rows(steps, before):
         return None
     after, version = apply(before.empty_table(), steps).schema, int(table.version())
     parts = [dataset_at(table, [str(file)]) for file in actions_of(table)["path"].to_pylist()]

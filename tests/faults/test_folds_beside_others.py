@@ -11,11 +11,12 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, TableFeatures, write_deltalake
 
 from cdc.upkeep.source_lag import waits_for_nothing
 from kernel import failpoints
 from kernel.positions import Epoch
+from lake.executor_tasks import TasksHere
 from lake.layout import Lake, current_name
 from lake.tables import Tables
 from pipeline.commit import foldable_rows
@@ -27,7 +28,8 @@ from pipeline.current import fold_ahead, staged_images
 from pipeline.current.fold_ahead import FoldAhead, FoldedAhead
 from pipeline.current.tables import CurrentTables
 from pipeline.ddl.evolution import Planned
-from pipeline.ddl.steps import NOTHING
+from pipeline.ddl.steps import NOTHING, Retyped
+from pipeline.ddl.table_rewrites import rewritten_ahead
 from pipeline.installs.install_book import DECODE
 from pipeline.log.large_folds import LogRows
 from pipeline.position.cut import Cut
@@ -276,3 +278,14 @@ def test_what_has_other_rows_of_the_same_transactions_is_not_taken(more: dict[st
     work.begin(ONE)
     work.ended()
     assert work.beside.take(SOURCE, ONE, (), None) is not None
+
+
+def test_rows_that_files_do_not_tell_alone_are_not_brought_to_new_columns_beside(
+    tmp_path: Path,
+) -> None:
+    path, steps = str(tmp_path / "t"), [Retyped("n", pa.int64())]
+    write_deltalake(path, pa.table({"n": pa.array([1], pa.int32())}))
+    table = DeltaTable(path)
+    assert rewritten_ahead(table, steps, TasksHere()) is not None
+    table.alter.add_feature(TableFeatures.DeletionVectors, allow_protocol_versions_increase=True)
+    assert rewritten_ahead(DeltaTable(path), steps, TasksHere()) is None
