@@ -27,7 +27,7 @@ from tests.support.services.tier import examples
 
 TABLES = ("shop.public.items", "shop.public.goods", "mart.public.items")
 PLACES = ("schema lost", "storage", "folder of the table", "ddl")
-DDL = {"kind": "message", "table": "_schema", "operation": "m", "counts": "no JSON at all"}
+DDL = {"kind": "message", "table": "_schema", "operation": "m", "counts": '{"version": 2}'}
 
 
 @dataclass
