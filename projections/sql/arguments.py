@@ -82,7 +82,8 @@ def _loses(name: str, count: int) -> bool:
     except SqlglotError:
         return False
     call = query.selects[0] if isinstance(query, exp.Select) else None
-    if call is None or type(call).__name__ not in FUNCTIONS | OPERATORS:
+    known = isinstance(call, exp.AggFunc) or type(call).__name__ in FUNCTIONS | OPERATORS
+    if call is None or not known:
         return False
     try:
         written = render(call).lower()

@@ -21,6 +21,8 @@ _PLAIN: dict[type[exp.Expr], Function] = {
 _ORDERED = (exp.GroupConcat, exp.ArrayAgg, exp.ArrayUniqueAgg, exp.Quantile)
 _SPREADS: dict[type[exp.Expr], int] = {exp.Variance: 1, exp.VariancePop: 0}
 """Variances of a sample, by how many less than all rows they are divided by, and of all rows."""
+_OF_ALL = (exp.Quantile, *_SPREADS)
+"""What is different of several values that are the same."""
 _TOLD_BY_TEXT = ("STRING", "BOOLEAN", "INT", "BIGINT", "DATE", "TIMESTAMP")
 """Types whose values are different where their texts are."""
 
@@ -61,6 +63,12 @@ def aggregate_of(names: Names, found: exp.Expr) -> Called:
     value = arguments[0] if len(arguments) == 1 else _of_several(names, found, arguments, distinct)
     if isinstance(found, exp.Count | exp.CountIf):
         return _count(names, found, value, only, distinct)
+    if distinct and isinstance(found, _OF_ALL):
+        raise names.script.refusal(
+            f"{_word(found)} of distinct values is not compiled",
+            at=offset_of(found, names.at),
+            fix="Read each value once: FROM (SELECT DISTINCT key, x FROM t) q GROUP BY key.",
+        )
     if type(found) in _SPREADS:
         if only is not None:
             value = exp.Case(ifs=[exp.If(this=only.copy(), true=value.copy())])
@@ -85,6 +93,10 @@ def aggregate_of(names: Names, found: exp.Expr) -> Called:
         # The least and the greatest, all and any are the same of distinct values.
         distinct=distinct and function in (Function.SUM, Function.AVG),
     )
+
+
+def _word(found: exp.Expr) -> str:
+    return "a percentile" if isinstance(found, exp.Quantile) else "a deviation or a variance"
 
 
 def _of_ascending(
@@ -120,7 +132,8 @@ def _of_ascending(
         return Called(
             function=Function.VALUES, argument=value, kind=kind, type=of, distinct=several
         )
-    between = found.args.get("separator") or exp.Literal.string(",")
+    # To Spark there is nothing between them where nothing is said, to others a comma.
+    between = found.args.get("separator")
     if kind != "STRING" or not isinstance(between, exp.Literal) or not between.is_string:
         raise names.script.refusal(
             "a list of texts has texts, and one that is written out between them",

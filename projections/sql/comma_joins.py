@@ -23,7 +23,9 @@ def with_conditions(query: exp.Expr) -> exp.Expr:
     What is joined by no condition is left as it is.
     """
     for select in [*query.find_all(exp.Select)]:
-        move_conditions(select)
+        # `*` has the columns of the inputs in the order in which these are written.
+        if not select.is_star:
+            move_conditions(select)
     return query
 
 
@@ -54,7 +56,9 @@ def _move(select: exp.Expr, joins: list[exp.Expr]) -> None:
             and of <= known
             and (never_fails(each) or all(_is_of(known, before) for before in parts[:place]))
         ]
-        if is_bare(join) and any(_equates(each, own, known - {own}) for each in of_join):
+        equated = any(_equates(each, own, known - {own}) for each in of_join)
+        # What a LATERAL is joined by stands in it.
+        if equated and is_bare(join) and not isinstance(join.this, exp.Lateral):
             parts = [each for each in parts if not any(each is moved for moved in of_join)]
             join.set("kind", None)
             join.set("on", exp.and_(*of_join))
@@ -65,7 +69,7 @@ def _move(select: exp.Expr, joins: list[exp.Expr]) -> None:
 def _next(waiting: list[exp.Expr], parts: list[exp.Expr], known: set[str]) -> exp.Expr:
     """Return the join that comes next: the first one, or the next that WHERE equates with them."""
     for join in waiting:
-        if not is_bare(join):
+        if not is_bare(join) or isinstance(join.this, exp.Lateral):
             break
         if any(_equates(part, alias_of_input(join.this), known) for part in parts):
             return join

@@ -24,7 +24,11 @@ def without_having_subqueries(script: Script, select: exp.Select, at: int) -> ex
     having = select.args.get("having")
     parts = conjuncts(having.this if having is not None else None)
     moved = [part for part in parts if part.find(exp.Query) is not None]
-    if not moved or select.args.get("group") is None or select.args.get("qualify") is not None:
+    # What is computed over several groups is computed of those that HAVING leaves.
+    over = select.args.get("qualify") is not None or any(
+        e.find(exp.Window) for e in select.expressions
+    )
+    if not moved or over or select.args.get("group") is None:
         return select
     items = read_items(script, select, at)
     groups = select.copy()

@@ -16,6 +16,7 @@ from projections.sql.catalog import Catalog
 from projections.sql.column_owners import qualified
 from projections.sql.comma_joins import alias_of_input, move_conditions
 from projections.sql.inputs import source_at
+from projections.sql.outer_joins import side_of
 from projections.sql.places import Script, offset_of
 from projections.sql.shape import InputKind
 
@@ -34,10 +35,14 @@ class InputColumns:
         self._at = at
 
     def owned(self, select: exp.Select, named: Queries) -> exp.Select:
-        """Say of which inputs columns are, where joins and subqueries have to know it."""
-        made = qualified(select, lambda item: self._known(item, named))
+        """Move conditions into joins, by the inputs that their columns are of."""
+        made = self.qualified(select, named)
         move_conditions(made)
         return made
+
+    def qualified(self, select: exp.Select, named: Queries) -> exp.Select:
+        """Say of which inputs columns are, where joins and subqueries have to know it."""
+        return qualified(select, lambda item: self._known(item, named))
 
     def starless(self, query: exp.Expr, named: Queries) -> exp.Expr:
         """Return a query that another one reads, with columns in the place of `*`."""
@@ -61,6 +66,8 @@ class InputColumns:
         """Return the query that an input stands for, with the names that it knows."""
         if isinstance(item, exp.Subquery):
             return item.this, named
+        if isinstance(item, exp.Lateral) and isinstance(item.this, exp.Subquery):
+            return item.this.this, named
         if isinstance(item, exp.Table) and len(item.parts) == 1 and item.name.lower() in named:
             before: dict[str, exp.Expr] = {}
             for name, query in named.items():
@@ -107,7 +114,7 @@ class InputColumns:
         inputs = self._inputs(query, named, fixed=fixed)
         items: list[exp.Expr] = []
         for item in query.expressions:
-            made = _columns(item, inputs, self._at) if _is_star(item) else [item]
+            made = _columns(item, query, inputs, self._at) if _is_star(item) else [item]
             if made is None:
                 return query  # It is refused where it is read.
             items += made
@@ -118,7 +125,7 @@ class InputColumns:
     def _inputs(
         self, select: exp.Select, named: Queries, *, fixed: bool
     ) -> dict[str, Sequence[str] | None]:
-        """Return the columns of each input that `*` has, by its alias."""
+        """Return the columns of each input of which `*` has some, by its alias."""
         first = select.args.get("from_")
         found: dict[str, Sequence[str] | None] = {}
         if first is not None:
@@ -126,11 +133,13 @@ class InputColumns:
         for place, join in enumerate(select.args.get("joins") or []):
             if join.text("kind").upper() in ("SEMI", "ANTI"):
                 continue
-            names = self._visible(join.this, named, fixed=fixed)
-            using = {each.name.lower() for each in join.args.get("using") or []}
-            own = None if names is None else [n for n in names if n.lower() not in using]
-            found[alias_of_input(join.this) or f"{_NAMELESS}{place}"] = own
+            alias = _alias_at(join, place)
+            found[alias] = self._visible(join.this, named, fixed=fixed)
         return found
+
+
+def _alias_at(join: exp.Expr, place: int) -> str:
+    return alias_of_input(join.this) or f"{_NAMELESS}{place}"
 
 
 def _names_behind(item: exp.Expr) -> list[str]:
@@ -162,7 +171,7 @@ def _is_star(item: exp.Expr) -> bool:
 
 
 def _columns(
-    item: exp.Expr, inputs: Mapping[str, Sequence[str] | None], at: int
+    item: exp.Expr, select: exp.Select, inputs: Mapping[str, Sequence[str] | None], at: int
 ) -> list[exp.Expr] | None:
     """Return the columns that a `*` stands for; None where they are not known."""
     star = item.this if isinstance(item, exp.Column) else item
@@ -171,12 +180,40 @@ def _columns(
     wanted = [item.table.lower()] if isinstance(item, exp.Column) else [*inputs]
     if any(inputs.get(alias) is None for alias in wanted) or {*further} - {"except_"}:
         return None
+    known = {alias: names or () for alias, names in inputs.items()}
+    pairs = (
+        [(wanted[0], name) for name in known[wanted[0]]]
+        if isinstance(item, exp.Column)
+        else _in_order(select, known)
+    )
     made = []
-    for alias in wanted:
-        for name in inputs[alias] or ():
-            if name.lower() not in left_out:
-                table = None if alias.startswith(_NAMELESS) or not alias else alias
-                column: exp.Expr = exp.column(name, table=table, quoted=True)
-                column.meta["start"] = offset_of(item, at)
-                made.append(column)
+    for alias, name in pairs:
+        if name.lower() not in left_out:
+            table = None if alias.startswith(_NAMELESS) or not alias else alias
+            column: exp.Expr = exp.column(name, table=table, quoted=True)
+            column.meta["start"] = offset_of(item, at)
+            made.append(column)
     return made
+
+
+def _in_order(select: exp.Select, inputs: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
+    """Return the columns of all inputs with their aliases: those in USING come first, and once.
+
+    Of a RIGHT or FULL join these are of either side: they have no alias.
+    """
+    first = select.args.get("from_")
+    own = "" if first is None else alias_of_input(first.this)
+    found = [(own, name) for name in inputs.get(own, ())]
+    for place, join in enumerate(select.args.get("joins") or []):
+        using = [each.name.lower() for each in join.args.get("using") or []]
+        either = side_of(join) in ("RIGHT", "FULL")
+        by = [
+            ("" if either else alias, name)
+            for each in using
+            for alias, name in found
+            if name.lower() == each
+        ]
+        alias = _alias_at(join, place)
+        rest = [*found, *((alias, name) for name in inputs.get(alias, ()))]
+        found = [*by, *(pair for pair in rest if pair[1].lower() not in using)]
+    return found

@@ -13,7 +13,8 @@ from collections.abc import Collection
 from sqlglot import exp
 
 from projections.sql.comma_joins import alias_of_input, is_bare
-from projections.sql.expressions import AGGREGATES, conjuncts
+from projections.sql.expressions import AGGREGATES, conjuncts, unwrapped
+from projections.sql.outer_joins import side_of
 from projections.sql.places import Script, offset_of
 from projections.sql.scalar_subqueries import (
     aliases_of,
@@ -75,6 +76,7 @@ def _joined(select: exp.Select, join: exp.Expr, known: Collection[str], number: 
     keys = [own.copy() for own, _ in pairs]
     names = [f"{_KEY}{number}_{place}" for place in range(len(keys))]
     made = query.copy()
+    _partition(made, keys)
     total = not query.args.get("group") and all(_is_total(each) for each in query.expressions)
     if (query.args.get("limit") or query.args.get("order")) and not _first_of_each(made, keys):
         return False
@@ -98,6 +100,15 @@ def _joined(select: exp.Select, join: exp.Expr, known: Collection[str], number: 
     join.set("this", exp.Subquery(this=made, alias=lateral.args["alias"].copy()))
     join.set("on", exp.and_(*equal))
     return True
+
+
+def _partition(query: exp.Select, keys: Collection[exp.Expr]) -> None:
+    """Let functions over rows be of the rows of one key: those are all that LATERAL sees."""
+    for item in query.expressions:
+        for found in [*item.walk(prune=lambda node: isinstance(node, exp.Query))]:
+            if isinstance(found, exp.Window):
+                by = found.args.get("partition_by") or []
+                found.set("partition_by", [*by, *(key.copy() for key in keys)])
 
 
 def _has(query: exp.Select, clauses: Collection[str]) -> bool:
@@ -139,10 +150,12 @@ def _first_of_each(query: exp.Select, keys: list[exp.Expr]) -> bool:
 def _of_totals(select: exp.Select, join: exp.Join) -> None:
     """Write CROSS JOIN with the one row of a query of totals as a join of all rows with it.
 
-    An inner join that equates something with it has none of what no row has.
+    An inner join that equates a total has none of what no row has. Any other condition may hold
+    where the totals are NULL, and is asked of all rows behind the join.
     """
     inner = join.text("side") == "" and join.text("kind").upper() in ("", "INNER")
-    if not is_bare(join) and not (inner and join.args.get("on")):
+    on = join.args.get("on")
+    if not is_bare(join) and not (inner and on):
         return
     query = join.this.this
     further = (*_FURTHER, "group", "limit", "order")
@@ -150,17 +163,39 @@ def _of_totals(select: exp.Select, join: exp.Join) -> None:
         return
     if not query.expressions or not all(_is_total(each) for each in query.expressions):
         return
+    alias = alias_of_input(join.this)
     counted = any(each.find(exp.Count, exp.CountIf) for each in query.expressions)
-    if not is_bare(join):
-        if not counted:
-            query.set("group", exp.Group(expressions=[exp.Literal.string("all")]))
+    group = exp.Group(expressions=[exp.Literal.string("all")])
+    if on is not None and not counted and _needs_total(on, query, alias):
+        query.set("group", group)
         return
-    if not _count_none(select, query, alias_of_input(join.this)):
+    if on is not None and any(side_of(each) in ("RIGHT", "FULL") for each in select.args["joins"]):
         return
-    query.set("group", exp.Group(expressions=[exp.Literal.string("all")]))
+    if on is not None:
+        join.set("on", None)
+        select.where(on, copy=False)
+    if not _count_none(select, query, alias):
+        return
+    query.set("group", group)
     join.set("kind", None)
     join.set("side", "LEFT")
     of_one_row(join)
+
+
+def _needs_total(on: exp.Expr, query: exp.Select, alias: str) -> bool:
+    """Say whether a condition holds nowhere if the totals are NULL."""
+    totals = {item.alias_or_name.lower() for item in query.expressions}
+
+    def is_null(side: exp.Expr) -> bool:
+        own = [
+            found.table.lower() == alias or (not found.table and found.name.lower() in totals)
+            for found in side.find_all(exp.Column)
+        ]
+        strict = (exp.Column, exp.Identifier, *_STRICT)
+        return any(own) and all(isinstance(each, strict) for each in side.walk())
+
+    equated = [part for part in map(unwrapped, conjuncts(on)) if isinstance(part, exp.EQ)]
+    return any(is_null(part.this) or is_null(part.expression) for part in equated)
 
 
 def _count_none(select: exp.Select, query: exp.Select, alias: str) -> bool:
@@ -176,8 +211,20 @@ def _count_none(select: exp.Select, query: exp.Select, alias: str) -> bool:
     inner = {id(found) for found in query.walk()}
     for found in [*select.find_all(exp.Column)]:
         own = found.table.lower() in ("", alias) and found.name.lower() in counts
-        if own and id(found) not in inner and found.find_ancestor(exp.Select) is select:
+        if own and id(found) not in inner and _is_read_by(select, found, alias):
             made: exp.Expr = exp.Coalesce(this=found.copy(), expressions=[_NONE.copy()])
             unnamed = found.parent is select and found.arg_key == "expressions"
             found.replace(exp.alias_(made, found.name) if unnamed else made)
     return True
+
+
+def _is_read_by(select: exp.Select, found: exp.Column, alias: str) -> bool:
+    """Say whether a column is one of a query's inputs, also where a query inside of it reads it."""
+    around = found.find_ancestor(exp.Select)
+    if around is select:
+        return True
+    while found.table and around is not None and around is not select:
+        if alias in aliases_of(around):
+            return False  # It is another input of this name.
+        around = around.find_ancestor(exp.Select)
+    return around is select

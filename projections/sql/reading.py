@@ -180,7 +180,7 @@ class _Reader:
         refuse_clauses(self.script, select, at, known=STEPS)
         refuse_before_outer(self.script, select.args.get("joins") or [], at)
         shared = shared_columns(select.args.get("joins") or [])
-        select = without_laterals(self.script, select, at)
+        select = without_laterals(self.script, self.inputs.qualified(select, named), at)
         select = without_having_subqueries(self.script, self.inputs.owned(select, named), at)
         select = mirrored(self.script, without_subqueries(self.script, select, at), at)
         select = with_values(

@@ -117,7 +117,10 @@ def _is_asked(found: exp.Expr) -> bool:
     while isinstance(node.parent, exp.And | exp.Or | exp.Paren):
         node = node.parent
     above = node.parent
-    return isinstance(above, exp.Where) or (isinstance(above, exp.If) and node.arg_key == "this")
+    if not isinstance(above, exp.If) or node.arg_key != "this":
+        return isinstance(above, exp.Where)
+    # CASE x WHEN … compares with what is not known.
+    return not isinstance(above.parent, exp.Case) or above.parent.args.get("this") is None
 
 
 def _number_of(found: exp.Expr, query: exp.Expr) -> exp.Subquery | None:

@@ -70,6 +70,43 @@ FORMS = {
         SELECT COUNT(*) AS n, MAX(o_totalprice) AS most FROM orders
         WHERE o_custkey = c.c_custkey) o ON TRUE""",
     ),
+    "functions over rows, lateral": (
+        "c_custkey, o_orderkey",
+        """SELECT c.c_custkey, o.o_orderkey, o.n, o.so_far FROM customer c, LATERAL (
+        SELECT o_orderkey, ROW_NUMBER() OVER (ORDER BY o_totalprice, o_orderkey) AS n,
+        COUNT(*) OVER (PARTITION BY o_orderstatus ORDER BY o_orderkey) AS so_far
+        FROM orders WHERE o_custkey = c.c_custkey) o""",
+    ),
+    "lateral of a lateral": (
+        "c_custkey, o_orderkey",
+        """SELECT c.c_custkey, o.o_orderkey, t.n FROM customer c, LATERAL (
+        SELECT COUNT(*) AS n FROM orders WHERE o_custkey = c.c_custkey AND o_totalprice > 850) t,
+        LATERAL (SELECT o_orderkey FROM orders WHERE o_shippriority = t.n) o""",
+    ),
+    "lateral equated": (
+        "c_custkey",
+        """SELECT c.c_custkey FROM customer c, LATERAL (SELECT COUNT(*) AS n FROM orders
+        WHERE o_custkey = c.c_custkey) t WHERE t.n = c.c_nationkey""",
+    ),
+    "count read inside": (
+        "o_orderkey",
+        """SELECT o_orderkey, n FROM orders CROSS JOIN (SELECT COUNT(*) AS n FROM customer
+        WHERE c_name = 'nobody') t WHERE EXISTS (SELECT 1 FROM region WHERE r_regionkey = n)""",
+    ),
+    "condition of no totals": (
+        "o_orderkey",
+        """SELECT o_orderkey, t.least, u.n FROM orders JOIN (SELECT MIN(c_custkey) AS least
+        FROM customer WHERE c_name = 'nobody') t ON o_custkey = coalesce(t.least, 3), (
+        SELECT COUNT(*) AS n FROM nation WHERE n_name = 'none') u WHERE o_shippriority = u.n""",
+    ),
+    "order of stars": (
+        "one, two, three",
+        """SELECT q.one, q.two, q.three FROM (SELECT * FROM (SELECT n_nationkey FROM nation) a,
+        (SELECT c_custkey, c_nationkey FROM customer) b,
+        (SELECT s_suppkey, s_nationkey FROM supplier) c
+        WHERE a.n_nationkey = c.s_nationkey AND b.c_nationkey = c.s_nationkey)
+        q (nation, one, two, three, four)""",
+    ),
     "cross join of totals": (
         "o_orderkey",
         """SELECT o_orderkey, t.n, o_totalprice - t.least AS above FROM orders CROSS JOIN (

@@ -187,6 +187,40 @@ def test_a_materialized_view_is_a_projection(statement: str, key: tuple[str, ...
         ),
         (f"SELECT carrier, PERCENTILE(delay, 2) AS a {FROM} GROUP BY carrier", "part", "0.95"),
         (f"SELECT carrier, STRING_AGG(delay, ',') AS a {FROM} GROUP BY carrier", "texts", "CAST"),
+        (f"SELECT carrier, LISTAGG(origin) AS a {FROM} GROUP BY carrier", "between", "', '"),
+        (
+            f"SELECT carrier, STDDEV(DISTINCT delay) AS a {FROM} GROUP BY carrier",
+            "of distinct values",
+            "SELECT DISTINCT",
+        ),
+        (
+            f"SELECT carrier, MEDIAN(DISTINCT delay) AS a {FROM} GROUP BY carrier",
+            "a percentile of distinct values",
+            "SELECT DISTINCT",
+        ),
+        (
+            f"SELECT carrier, PERCENTILE(delay, 0.5, 2) AS a {FROM} GROUP BY carrier",
+            "does not take 3",
+            "Leave out",
+        ),
+        (
+            f"SELECT carrier, RANK() OVER (ORDER BY COUNT(*)) AS a {FROM} GROUP BY carrier "
+            "HAVING carrier IN (SELECT carrier FROM airlines)",
+            "not compiled here",
+            "WHERE",
+        ),
+        (
+            "SELECT carrier, CASE delay > 3 WHEN carrier IN (SELECT carrier FROM airlines) "
+            f"THEN 1 END AS a {FROM}",
+            "not compiled here",
+            "WHERE",
+        ),
+        (
+            "SELECT q.carrier FROM (SELECT * FROM (SELECT carrier FROM airlines) a FULL JOIN "
+            "(SELECT carrier FROM airlines) b USING (carrier)) q",
+            "carrier is a column of a and of b",
+            "",
+        ),
         (
             f"SELECT carrier, MAX_BY(origin, delay) AS a {FROM} GROUP BY carrier",
             "ARG_MAX",
