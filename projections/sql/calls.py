@@ -21,7 +21,7 @@ _PLAIN: dict[type[exp.Expr], Function] = {
 _ORDERED = (exp.GroupConcat, exp.ArrayAgg, exp.ArrayUniqueAgg, exp.Quantile)
 _SPREADS: dict[type[exp.Expr], int] = {exp.Variance: 1, exp.VariancePop: 0}
 """Variances of a sample, by how many less than all rows they are divided by, and of all rows."""
-_OF_ALL = (exp.Quantile, *_SPREADS)
+_OF_ALL: tuple[type[exp.Expr], ...] = (exp.Quantile, *_SPREADS)
 """What is different of several values that are the same."""
 _TOLD_BY_TEXT = ("STRING", "BOOLEAN", "INT", "BIGINT", "DATE", "TIMESTAMP")
 """Types whose values are different where their texts are."""

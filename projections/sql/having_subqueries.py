@@ -6,13 +6,14 @@ again where only the value changes that they are compared with.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from sqlglot import exp
 
 from projections.sql.expressions import AGGREGATES, conjuncts, render
 from projections.sql.places import Script, offset_of
 from projections.sql.query import read_items
+from projections.sql.scalar_subqueries import aliases_of
 
 _GROUPS = "penstock_having"
 _FURTHER = "penstock_having_"
@@ -37,7 +38,7 @@ def without_having_subqueries(script: Script, select: exp.Select, at: int) -> ex
     groups.set("distinct", None)
     named = {item.name.lower(): item.name for item in items}
     further: dict[str, exp.Expr] = {}
-    where = [_over_groups(part, named, further) for part in moved]
+    where = [_over_groups(part, named, further, aliases_of(select)) for part in moved]
     groups.set("expressions", [*groups.expressions, *further.values()])
     rows = exp.Subquery(this=groups, alias=exp.TableAlias(this=exp.to_identifier(_GROUPS)))
     return exp.Select(
@@ -48,8 +49,13 @@ def without_having_subqueries(script: Script, select: exp.Select, at: int) -> ex
     )
 
 
-def _over_groups(part: exp.Expr, named: dict[str, str], further: dict[str, exp.Expr]) -> exp.Expr:
-    """Turn a condition over groups into one over columns of theirs; subqueries stay as they are."""
+def _over_groups(
+    part: exp.Expr, named: dict[str, str], further: dict[str, exp.Expr], inputs: set[str]
+) -> exp.Expr:
+    """Turn a condition over groups into one over columns of theirs.
+
+    Subqueries stay as they are, but for columns of the inputs of the groups.
+    """
 
     def column_of(found: exp.Expr) -> exp.Expr:
         at = offset_of(found, 0)
@@ -62,7 +68,7 @@ def _over_groups(part: exp.Expr, named: dict[str, str], further: dict[str, exp.E
         return _of_groups(further[text].alias, at)
 
     made = exp.Paren(this=part.copy())
-    for found in _read(made):
+    for found in (*_read(made), *_read_inside(made, inputs)):
         found.replace(column_of(found))
     return made
 
@@ -72,6 +78,24 @@ def _read(part: exp.Expr) -> Sequence[exp.Expr]:
     kinds = (exp.Filter, exp.Column, *AGGREGATES)
     whole = part.walk(prune=lambda node: isinstance(node, (exp.Query, *kinds)))
     return [found for found in whole if isinstance(found, kinds)]
+
+
+def _read_inside(part: exp.Expr, inputs: set[str]) -> Sequence[exp.Expr]:
+    """Return the columns of some inputs that subqueries of a condition read."""
+    return [
+        found
+        for found in part.find_all(exp.Column)
+        if len(found.parts) > 1
+        and (alias := found.parts[0].name.lower()) in inputs
+        and (select := found.find_ancestor(exp.Select)) is not None
+        and not any(alias in aliases_of(each) for each in _around(select))
+    ]
+
+
+def _around(select: exp.Expr | None) -> Iterator[exp.Expr]:
+    while select is not None:
+        yield select
+        select = select.find_ancestor(exp.Select)
 
 
 def _of_groups(name: str, at: int) -> exp.Expr:

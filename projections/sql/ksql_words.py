@@ -108,7 +108,10 @@ def _bounded(script: Script, tokens: list[Token], place: int) -> list[Token]:
     lengths = [] if on is None else _lengths(tokens[place + 1 : on])
     first = max(p for p in range(place) if tokens[p].token_type in (TokenType.FROM, TokenType.JOIN))
     begun = max((p for p in range(first) if tokens[p].token_type is TokenType.FROM), default=None)
-    left = None if begun is None else _alias_behind(tokens[begun + 1 : first])
+    before = [] if begun is None else tokens[begun + 1 : first]
+    # Of rows that are joined already ksqlDB bounds the later time of them.
+    several = any(token.token_type is TokenType.JOIN for token in before)
+    left = None if several else _alias_behind(before)
     if on is None or left is None or not lengths:
         raise script.refusal(
             "WITHIN of a join is not read here",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from sqlglot import exp
 
@@ -182,14 +183,14 @@ class _Reader:
         shared = shared_columns(select.args.get("joins") or [])
         select = without_laterals(self.script, self.inputs.qualified(select, named), at)
         select = without_having_subqueries(self.script, self.inputs.owned(select, named), at)
-        select = mirrored(self.script, without_subqueries(self.script, select, at), at)
-        select = with_values(
-            self.script,
-            select,
-            at,
-            lambda query: self._columns(query, named, at),
-            lambda query: self.inputs.key_of(query, named),
-        )
+
+        def known(query: exp.Select) -> set[str]:
+            return self._columns(query, named, at)
+
+        select = without_subqueries(self.script, select, at, known)
+        select = mirrored(self.script, select, at)
+        key_of = partial(self.inputs.key_of, named=named)
+        select = with_values(self.script, select, at, known, key_of)
         if select.args.get("from_") is None:
             raise self.script.refusal(
                 "a SELECT without FROM", at=at, fix="Read something: FROM STREAM events.<category>."

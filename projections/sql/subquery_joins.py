@@ -12,10 +12,11 @@ from collections.abc import Sequence
 
 from sqlglot import exp
 
+from projections.sql.comma_joins import alias_of_input
 from projections.sql.expressions import conjuncts, same_text, unwrapped
 from projections.sql.grouping_sets import has_sets
 from projections.sql.places import Script, offset_of
-from projections.sql.scalar_subqueries import aliases_of, of_one_row, reads
+from projections.sql.scalar_subqueries import Known, aliases_of, of_one_row, reads
 
 _COMPARED = (
     *(exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE),
@@ -26,8 +27,9 @@ _ALL = exp.Literal.string("all")
 _NONE = exp.Literal.number(0)
 
 
-def without_subqueries(script: Script, select: exp.Select, at: int) -> exp.Select:
+def without_subqueries(script: Script, select: exp.Select, at: int, known: Known) -> exp.Select:
     """Write EXISTS and IN (SELECT …) in WHERE as semi joins, their negations as anti joins."""
+    select = _related(select, known)
     select = _counted(select)
     parts = _conditions(select, "where")
     kept: list[exp.Expr] = []
@@ -121,6 +123,73 @@ def _is_asked(found: exp.Expr) -> bool:
         return isinstance(above, exp.Where)
     # CASE x WHEN … compares with what is not known.
     return not isinstance(above.parent, exp.Case) or above.parent.args.get("this") is None
+
+
+def _related(select: exp.Select, known: Known) -> exp.Select:
+    """Write IN of rows that the query around them chooses as EXISTS.
+
+    `x NOT IN` such rows holds where there is none of which it is not known to be different.
+    """
+    changed = select.copy()
+    whole = {id(_bare(part)) for part in _conditions(changed, "where")}
+    for part in (*changed.expressions, *_conditions(changed, "where")):
+        for found in [*part.find_all(exp.In)]:
+            alone = id(found) in whole
+            if found.find_ancestor(exp.Select) is not changed or not (alone or _is_asked(found)):
+                continue
+            negated = alone and isinstance(_above(found), exp.Not)
+            made = _chosen(found, aliases_of(changed), known, negated=negated)
+            if made is not None:
+                found.replace(made)
+    return changed
+
+
+def _above(found: exp.Expr) -> exp.Expr | None:
+    above = found.parent
+    while isinstance(above, exp.Paren):
+        above = above.parent
+    return above
+
+
+def _chosen(found: exp.In, around: set[str], known: Known, *, negated: bool) -> exp.Exists | None:
+    """Return IN of rows that are chosen by columns of the query around as EXISTS, else None."""
+    query = found.args["query"].this if found.args.get("query") else None
+    further = ("group", "having", "qualify", "limit", "with_")
+    if not isinstance(query, exp.Select) or any(query.args.get(e) for e in further):
+        return None
+    own, where = aliases_of(query), query.args.get("where")
+    item, value = query.expressions[0].unalias(), found.this
+    several = len(query.expressions) > 1 or isinstance(value, exp.Tuple)
+    computed = item.find(exp.AggFunc, exp.Window, exp.Query) is not None
+    if where is None or several or computed or reads(value, own):
+        return None
+    if not reads(where, around - own) or not reads(where, around - own - {*known(query)}):
+        return None
+    item = _with_alias(item, query)
+    equal: exp.Expr = exp.EQ(this=item, expression=value.copy())
+    if negated:
+        sides = [exp.Paren(this=each.copy()) for each in (item, value)]
+        unknown = [exp.Is(this=each, expression=exp.Null()) for each in sides]
+        equal = exp.Paren(this=exp.or_(equal, *unknown))
+    made = query.copy()
+    made.set("expressions", [exp.Literal.number(1)])
+    made.set("distinct", None)
+    made.set("where", exp.Where(this=exp.and_(where.this.copy(), equal)))
+    return exp.Exists(this=made)
+
+
+def _with_alias(item: exp.Expr, query: exp.Select) -> exp.Expr:
+    """Return an expression with the alias of the only input of its query before its columns."""
+    first = query.args.get("from_")
+    if first is None or query.args.get("joins"):
+        return item.copy()
+    alias = exp.to_identifier(alias_of_input(first.this), quoted=True)
+
+    def named(node: exp.Expr) -> exp.Expr:
+        alone = isinstance(node, exp.Column) and len(node.parts) == 1
+        return exp.column(node.this.copy(), table=alias.copy()) if alone else node
+
+    return item.copy().transform(named)
 
 
 def _number_of(found: exp.Expr, query: exp.Expr) -> exp.Subquery | None:

@@ -144,6 +144,20 @@ FORMS = {
         HAVING COUNT(*) > 1 AND o_custkey IN (SELECT c_custkey FROM customer WHERE c_acctbal > 40)
         AND SUM(o_totalprice) > (SELECT AVG(o_totalprice) * 2 FROM orders)""",
     ),
+    "having of the group": (
+        "o_custkey",
+        """SELECT o_custkey, COUNT(*) AS n FROM orders GROUP BY o_custkey
+        HAVING COUNT(*) > (SELECT COUNT(*) - 3 FROM lineitem WHERE l_partkey = o_custkey)
+        OR EXISTS (SELECT 1 FROM supplier WHERE s_suppkey = o_custkey AND s_acctbal > 40)""",
+    ),
+    "in and not in of chosen rows": (
+        "c_custkey",
+        """SELECT c_custkey, CASE WHEN 'F' IN (SELECT o_orderstatus FROM orders
+        WHERE o_custkey = c_custkey) THEN 1 ELSE 0 END AS f FROM customer
+        WHERE c_nationkey IN (SELECT s_nationkey FROM supplier WHERE s_acctbal < c_acctbal)
+        AND 'O' NOT IN (SELECT NULLIF(o_orderstatus, 'F') FROM orders, lineitem
+        WHERE o_custkey = c_custkey AND l_orderkey = o_orderkey AND l_tax < 0.02)""",
+    ),
     "texts": (
         "p_partkey",
         """SELECT p_partkey, p_name IS DISTINCT FROM 'sea green' AS other FROM part

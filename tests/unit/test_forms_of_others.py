@@ -178,6 +178,12 @@ def test_a_materialized_view_is_a_projection(statement: str, key: tuple[str, ...
             "GRACE PERIOD 1 DAY",
             "lateness",
         ),
+        (
+            f"SELECT a.position {FROM} a JOIN {TABLE} b WITHIN 1 HOUR ON a.flight = b.flight "
+            f"JOIN {TABLE} c WITHIN 1 HOUR ON c.flight = b.flight",
+            "WITHIN of a join",
+            "BETWEEN",
+        ),
         (f"{HOURLY} WINDOW TUMBLING (1 HOUR) GROUP BY carrier", "not complete", "SIZE 1 HOUR"),
         (f"{HOURLY} WINDOW TUMBLING (SIZE 1 HOUR)", "without GROUP BY", "GROUP BY key"),
         (
