@@ -54,12 +54,14 @@ class Guard:
     """Identifies a write: the writer's app id and the epoch that it commits.
 
     `again`: the table has the epoch, and its rows are put right. Whoever writes so computes what is
-    different from what the table has, so that doing it twice is harmless.
+    different from what the table has, so that doing it twice is harmless. `after`: the epoch that
+    the table has until then, 0 for none; for a write that is of all epochs behind that one.
     """
 
     app_id: str
     epoch: Epoch
     again: bool = False
+    after: Epoch | None = None
 
 
 class TableWriter(Protocol[R]):
@@ -94,11 +96,21 @@ class TableWriter(Protocol[R]):
 
 
 def reached(table: DeltaTable | None, guard: Guard) -> bool:
-    """Say whether a table has this guard's epoch, or a later one, already."""
+    """Say whether a table has this guard's epoch, or a later one, already.
+
+    Raises `LeaseLost` where it has one between `guard.after` and that: somebody else wrote a part.
+    """
     if table is None:
         return False
     last = mark_of(table, guard.app_id)
-    return last is not None and (last > guard.epoch or (last == guard.epoch and not guard.again))
+    if last is not None and (last > guard.epoch or (last == guard.epoch and not guard.again)):
+        return True
+    if guard.after is not None and (last or 0) != guard.after:
+        raise LeaseLost(
+            f"another writer committed to {guard.app_id}: it has epoch {last or 0}, and what was "
+            f"to come is behind {guard.after}"
+        )
+    return False
 
 
 class ArrowWriter:

@@ -312,11 +312,11 @@ class Builder:
         return course.built()
 
     def _next(self, course: Course, whole: Whole) -> int:
-        """Write the next slices, in one commit; return how many."""
+        """Write the next slices, in one commit; return how many more there are by now."""
         replay, number = course.replay, course.build.done
         many = course.stride = min(course.stride, self._writer.most_at_once(whole))
         group = f"replay-{replay.name}-{replay.generation}-{number}"
-        guard = slice_guard(replay.name, replay.generation, number + many - 1)
+        guard = slice_guard(replay.name, replay.generation, number, many)
         try:
             with watched(self._spark, group, course.tick):
                 self._writer.write(whole, number, guard, many)
@@ -328,7 +328,8 @@ class Builder:
             with watched(self._spark, f"{group}-search", course.tick):
                 key = self._writer.failing_key(whole, number)
             raise slice_failed(replay, number, key, error) from error
-        return many
+        # More, where a process that this one took over from came first.
+        return self._writer.done(whole, guard) - number
 
     def _finish(self, replay: Replay, whole: Whole, *, resumed: bool) -> None:
         try:

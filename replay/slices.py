@@ -191,6 +191,9 @@ def fingerprint_of(plan: Plan, slicing: Slicing) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
-def slice_guard(name: str, generation: int, number: int) -> Guard:
-    """Return the guard of a slice (from 0) in its generation's table."""
-    return Guard(slices_app(name, generation), Epoch(number + 1))
+def slice_guard(name: str, generation: int, number: int, many: int = 1) -> Guard:
+    """Return the guard of so many slices, `number` (from 0) the first, in their generation's table.
+
+    They come behind the slice before: two processes may have cut the same ones otherwise.
+    """
+    return Guard(slices_app(name, generation), Epoch(number + many), after=Epoch(number))
