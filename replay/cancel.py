@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from kernel.errors import Conflict, NotFound
 from lake import storage
 from replay.book import CLAIM, CLAIMED, READY, UNFINISHED, Replay, ReplayBook, State
+from replay.copies import is_in_place
 from replay.generations import generation_name, live_app
 from replay.subject import Site
 from replay.swap_place import is_taken_back
@@ -82,15 +83,15 @@ def give_up_rollback(site: Site, replay: Replay) -> Replay:
 def _refuse_the_table(site: Site, replay: Replay) -> None:
     """Raise `Conflict` for a generation whose swap was interrupted: its files are the table's."""
     path = site.place.path(f"projection/{replay.name}")
-    stable = site.tables.open(path)
-    app = live_app(replay.name, replay.generation)
-    if stable is None or stable.transaction_version(app) is None:
-        return
-    if site.into is not None:
+    if is_in_place(site, replay):
         raise Conflict(
             f"generation {replay.generation} of {replay.name} is the table at {path}",
             remedy="Remove that folder where nobody reads it any more.",
         )
+    stable = site.tables.open(path)
+    app = live_app(replay.name, replay.generation)
+    if site.into is not None or stable is None or stable.transaction_version(app) is None:
+        return
     raise Conflict(
         f"generation {replay.generation} of {replay.name} is the table already; its swap was "
         "interrupted",
@@ -106,7 +107,8 @@ def remove_abandoned(site: Site, name: str) -> list[Replay]:
         if replay.state is not State.CANCELLED or replay.at is None:
             continue
         died = datetime.now(UTC) - replay.at >= ABANDONED_AFTER
-        if died and storage.exists(site.place.path(generation_name(name, replay.generation))):
+        path = site.place.path(generation_name(name, replay.generation))
+        if died and storage.exists(path) and not is_in_place(site, replay):
             remove_files(site, replay)
             removed.append(replay)
     return removed
@@ -115,10 +117,11 @@ def remove_abandoned(site: Site, name: str) -> list[Replay]:
 def remove_files(site: Site, replay: Replay) -> None:
     """Remove what a cancelled generation has written.
 
-    Only what the book calls cancelled: anything else may be another process's by now, or live.
+    Only what the book calls cancelled: anything else may be another process's by now, or live. One
+    that was cancelled as it became the table of another lake stays that.
     """
     known = ReplayBook(site.place, site.tables).known(replay.name, replay.generation)
-    if known is None or known.state is not State.CANCELLED:
+    if known is None or known.state is not State.CANCELLED or is_in_place(site, replay):
         return
     name = generation_name(replay.name, replay.generation)
     site.tables.forget(site.place.path(name))

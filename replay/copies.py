@@ -22,7 +22,7 @@ from lake.layout import Lake
 from lake.table_settings import TABLE_SETTINGS
 from pipeline.typed.columns import EPOCH
 from projections.run.targets import Target
-from replay.book import Replay
+from replay.book import Replay, ReplayBook, State
 from replay.generations import Cursor, generation_name, live_app, publish
 from replay.starts import Start
 from replay.subject import Site
@@ -31,6 +31,7 @@ EPOCH_KEY = "penstock.epoch"
 """Name in a commit's own metadata of the epoch that its rows are of."""
 _WORKSPACE = ("epochs", "catalog", "leases", "log")
 """What a lake has that a pipeline writes."""
+_BEING_BUILT = (State.BUILDING, State.PAUSED)
 _ANOTHER = "Name another folder or prefix: --lake PLACE"
 
 
@@ -103,12 +104,15 @@ def read_elsewhere(site: Site, target: Target) -> Mapping[str, int]:
 def put_in_place(site: Site, replay: Replay, epoch: Epoch) -> None:
     """Make a build whose slices are all there the table, in one commit, unless it is already.
 
-    Raises `LeaseLost` where another process did something else at the same moment.
+    Raises `LeaseLost` where another process did something else at the same moment, and what
+    `ReplayBook.record` raises for a build that was cancelled, or that moved on.
     """
+    claim_place(site, replay.name)  # Whoever went on with the build may find something else there.
     name, generation = replay.name, replay.generation
     stable, app = DeltaTable(_path(site, name)), live_app(name, generation)
     if stable.transaction_version(app) is not None:
         return
+    ReplayBook(site.place, site.tables).refuse_moved(replay, after=_BEING_BUILT)
     before = next((n for n in range(generation - 1, 0, -1) if _shows(stable, name, n)), 0)
     publish(
         stable,
@@ -131,6 +135,14 @@ def table_of(site: Site, replay: Replay) -> DeltaTable:
             remedy=f"penstock replay verify {replay.name}",
         )
     return table
+
+
+def is_in_place(site: Site, replay: Replay) -> bool:
+    """Say whether a build is the table of another lake: its files are that one's then."""
+    if site.into is None:
+        return False
+    table = site.tables.open(_path(site, replay.name))
+    return table is not None and _shows(table, replay.name, replay.generation)
 
 
 def remove_older(site: Site, begun: Replay) -> None:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
+from shutil import rmtree
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from apps.cli.replay_places import told_there
-from kernel.errors import Conflict, InvalidRequest, NotFound, Unavailable
+from kernel.errors import Cancelled, Conflict, InvalidRequest, NotFound, Unavailable
 from kernel.positions import Epoch
 from lake.layout import Lake
 from lake.tables import Tables
 from lake.writer import ArrowWriter, Guard
 from replay.book import Replay, ReplayBook, State
-from replay.cancel import cancel
+from replay.cancel import cancel, remove_abandoned, remove_files
 from replay.copies import (
     EPOCH_KEY,
     claim_place,
@@ -48,8 +50,8 @@ def there(made: HandMade, tmp_path: Path) -> Site:
     return replace(made.site, into=Lake.named(tmp_path / "sandbox"))
 
 
-def built(there: Site, *rows: tuple[int, str], generation: int = 1) -> Replay:
-    """Do as a build does, without its slices."""
+def begun(there: Site, *rows: tuple[int, str], generation: int = 1) -> Replay:
+    """Do as a build does until its slices are there."""
     claim_place(there, NAME)
     path = there.place.path(generation_name(NAME, generation))
     ArrowWriter(Tables()).append(path, words(*rows), Guard("slices", Epoch(1)))
@@ -58,15 +60,20 @@ def built(there: Site, *rows: tuple[int, str], generation: int = 1) -> Replay:
         name=NAME,
         generation=generation,
         base=1,
-        state=State.BUILT,
+        state=State.BUILDING,
         epoch=Epoch(1),
         include_late=False,
         text=text,
         base_text=text,
     )
     remove_older(there, replay)
-    put_in_place(there, replay, Epoch(1))
     return ReplayBook(there.place, Tables()).record(replay)
+
+
+def built(there: Site, *rows: tuple[int, str], generation: int = 1) -> Replay:
+    replay = begun(there, *rows, generation=generation)
+    put_in_place(there, replay, Epoch(1))
+    return ReplayBook(there.place, Tables()).record(replay.now(State.BUILT))
 
 
 def rows_there(there: Site) -> list[tuple[int, str]]:
@@ -147,6 +154,47 @@ def test_a_later_build_takes_the_place_and_the_one_before_stays_until_the_next(
     assert verify(there, NAME).equal
     with pytest.raises(Conflict, match="generation 4 of report is the table at"):
         cancel(there, NAME)
+
+
+def test_a_build_that_was_cancelled_is_not_put_in_place(there: Site) -> None:
+    built(there, (1, "a"))
+    late = begun(there, (1, "x"), generation=2)
+    ReplayBook(there.place, Tables()).record(late.now(State.CANCELLED))
+    with pytest.raises(Cancelled):
+        put_in_place(there, late, Epoch(1))
+    remove_files(there, late)
+    assert rows_there(there) == [(1, "a")]
+    folder = Path(there.place.path(f"projection/{NAME}")) / "_gen"
+    assert [each.name for each in folder.iterdir()] == ["1"]
+
+
+def test_a_build_that_was_cancelled_as_it_became_the_table_keeps_its_files(
+    there: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("replay.cancel.ABANDONED_AFTER", timedelta(0))
+    replay = built(there, (1, "a"))
+    ReplayBook(there.place, Tables()).record(replay.now(State.CANCELLED))
+    remove_files(there, replay)
+    assert remove_abandoned(there, NAME) == []
+    assert rows_there(there) == [(1, "a")]
+
+
+def test_a_build_whose_place_another_one_took_can_be_cancelled(there: Site) -> None:
+    built(there, (1, "a"))
+    built(there, (1, "b"), generation=2)
+    assert cancel(there, NAME, generation=1).state is State.CANCELLED
+    assert rows_there(there) == [(1, "b")]
+
+
+def test_a_build_that_is_gone_on_with_looks_what_is_in_its_place_by_then(there: Site) -> None:
+    replay = begun(there, (1, "a"))
+    folder = Path(there.place.path(f"projection/{NAME}"))
+    rmtree(folder / "_delta_log")
+    with pytest.raises(Conflict, match="files of no table"):
+        put_in_place(there, replay, Epoch(1))
+    write_deltalake(folder, words((7, "mine")))
+    with pytest.raises(Conflict, match="another table"):
+        put_in_place(there, replay, Epoch(1))
 
 
 def test_keys_are_mended_in_the_live_table_alone(there: Site) -> None:
