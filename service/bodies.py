@@ -260,10 +260,10 @@ def _id(value: object, place: str, derived: UUID | None) -> UUID:
 def moment_of(value: object, place: str) -> datetime:
     """Read a time with an offset, as UTC. Raises `InvalidRequest` that names the place."""
     try:
-        moment = read_moment(cast(str, value))
-        if moment.tzinfo is not None:
+        moment = read_moment(value) if isinstance(value, str) else None
+        if moment is not None and moment.tzinfo is not None:
             return moment.astimezone(UTC)
-    except (ValueError, TypeError, OverflowError):
+    except (ValueError, OverflowError):
         pass
     raise InvalidRequest(
         f"{place}: {shown(value)} is no time with an offset",

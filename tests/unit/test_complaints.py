@@ -8,10 +8,11 @@ from decimal import Decimal
 import pytest
 from pydantic import ValidationError
 
-from kernel.errors import SchemaViolation
+from kernel.errors import InvalidRequest, SchemaViolation
 from schemas.compatibility import parse
 from schemas.complaints import complaint_of
 from schemas.json_values import shown
+from service.bodies import moment_of
 from service.lifecycle_routes import PolicyBody
 from service.schema_routes import SchemaBody
 from service.subscription_bodies import AckBody, SubscriptionBody
@@ -80,3 +81,10 @@ def test_what_is_no_schema_is_told_so(text: str) -> None:
     with pytest.raises(SchemaViolation) as refused:
         parse(text)
     assert not PYTHON.search(refused.value.message), refused.value.message
+
+
+@pytest.mark.parametrize("at", [5, 1.5, True, ["2013-01-01T05:15:00Z"], {}, "z", "2013-01-01"])
+def test_what_is_no_time_is_told_whatever_it_is(at: object) -> None:
+    with pytest.raises(InvalidRequest, match="no time with an offset") as refused:
+        moment_of(at, "$.events[0].occurred_at")
+    assert refused.value.message.startswith("$.events[0].occurred_at: ")
