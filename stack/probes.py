@@ -34,7 +34,9 @@ async def serves(probe: Probe) -> Complaint | None:
     except TimeoutError:
         return Complaint(f"no answer on port {probe.port} within {probe.limit_s:g} s", silent=True)
     except (OSError, EOFError) as error:
-        return Complaint(f"port {probe.port}: {error}", silent=True)
+        # Where this process has no file or port left to ask with, nobody was asked.
+        asked = isinstance(error, ConnectionError | EOFError)
+        return Complaint(f"port {probe.port}: {error}", silent=asked)
 
 
 async def _ask(

@@ -25,6 +25,8 @@ from stack.workspace import Workspace
 
 _PROBE_PAUSE_S = 0.1
 _HEALTH_STRIKES = 3
+_STEPS = 2
+"""Between two answers passes a pause and a probe; what is longer than so many was not watched."""
 EXIT_CLAIMED = 4
 """Another supervisor has the workspace."""
 
@@ -170,26 +172,30 @@ class Supervisor:
         Returns the complaint when it stopped for so long that it must be started again.
         """
         now, part, strikes = asyncio.get_running_loop().time, running.part, 0
-        served = spoke = now()
+        hung_s = silent_s = 0.0
+        seen = now()
         while not died.done():
             await asyncio.wait({died}, timeout=self.plan.health_pause_s)
             if died.done() or part.probe is None:
                 continue
             complaint = await serves(part.probe)
-            if complaint is None or not complaint.silent:
-                spoke = now()
+            # What stood still as this process did, as a machine that is paused, is not to blame.
+            passed = min(now() - seen, _STEPS * (self.plan.health_pause_s + part.probe.limit_s))
+            seen = now()
             if complaint is None:
-                served, strikes = now(), 0
+                hung_s, silent_s, strikes = 0.0, 0.0, 0
                 if running.state == "unready":
                     self._set(running, "ready", None)
                 continue
             strikes += 1
+            hung_s += passed
+            silent_s = silent_s + passed if complaint.silent else 0.0
             if strikes >= _HEALTH_STRIKES:
                 self._set(running, "unready", complaint.text)
-                if _too_long(served, part.hung_after_s, now()):
-                    return f"hung for {now() - served:.0f} s, started again: {complaint.text}"
-                if _too_long(spoke, part.silent_after_s, now()):
-                    return f"silent for {now() - spoke:.0f} s, started again: {complaint.text}"
+                if _too_long(hung_s, part.hung_after_s):
+                    return f"hung for {hung_s:.0f} s, started again: {complaint.text}"
+                if _too_long(silent_s, part.silent_after_s):
+                    return f"silent for {silent_s:.0f} s, started again: {complaint.text}"
         return None
 
     async def _stop_all(self) -> None:
@@ -255,8 +261,8 @@ async def _supervise(workspace: Workspace) -> None:
     await Supervisor(workspace).run()
 
 
-def _too_long(since: float, bound_s: float | None, now: float) -> bool:
-    return bound_s is not None and now - since >= bound_s
+def _too_long(passed_s: float, bound_s: float | None) -> bool:
+    return bound_s is not None and passed_s >= bound_s
 
 
 if __name__ == "__main__":
