@@ -170,6 +170,7 @@ class Builder:
         replay = self._book.newest(name, *UNFINISHED, generation=generation)
         if is_alive(replay, self._abandoned_after):
             raise being_built(replay)
+        claim_place(self._site, name)  # Another lake may have a projection of that name, too.
         before = build_of(replay.detail)
         if before is None:
             raise stale(replay, "it was begun by a version that built without slices")

@@ -18,7 +18,7 @@ from apps import settings
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit
 from apps.cli.replay_pages import NO_PACE, document, plan_page
-from apps.cli.replay_places import OtherLake, other_lake
+from apps.cli.replay_places import OtherLake, naming, other_lake
 from apps.cli.replay_plans import asked_start, read_plan, start_of
 from apps.cli.sites import site_of
 from apps.cli.sql_files import sql_of
@@ -174,7 +174,7 @@ def pause_(
     done = book_of(found, name, other_lake(found, lake)).pause(name, generation=generation)
     text = (
         f"generation {done.generation} of {name} pauses after its slice; "
-        f"to go on: penstock replay resume {name}"
+        f"to go on: penstock replay resume {name}{naming(lake)}"
     )
     emit(document(done), as_json=as_json, text=text)
 
@@ -237,7 +237,7 @@ def builder_of(found: settings.Settings, site: Site) -> Builder:
 def _emit_built(built: Replay, into: Lake | None, *, as_json: bool) -> None:
     from replay.book import State
 
-    there = "" if into is None else f" --lake {into.root}"
+    there = naming(None if into is None else into.root)
     which = f"generation {built.generation} of {built.name}"
     if built.state is State.PAUSED:
         text = f"{which} is paused; to go on: penstock replay resume {built.name}{there}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable
 from functools import wraps
 from typing import Annotated, ParamSpec
@@ -36,6 +37,11 @@ def other_lake(found: Settings, place: str | None) -> Lake | None:
     return into
 
 
+def naming(place: str | None) -> str:
+    """Return what a command that is told names the other lake by, if there is one."""
+    return "" if place is None else f" --lake {shlex.quote(place)}"
+
+
 def told_there(command: Callable[P, None]) -> Callable[P, None]:
     """Let the commands that an error tells name the other lake, where one was given."""
 
@@ -47,7 +53,7 @@ def told_there(command: Callable[P, None]) -> Callable[P, None]:
             place = options.get("lake")
             if place is None:
                 raise
-            remedy = _COMMAND.sub(lambda found: f"{found[0]} --lake {place}", error.remedy)
+            remedy = _COMMAND.sub(lambda found: found[0] + naming(str(place)), error.remedy)
             raise type(error)(error.message, remedy=remedy, **error.fields) from error
 
     return telling

@@ -18,6 +18,7 @@ from lake.layout import Lake
 from lake.tables import Tables
 from lake.writer import ArrowWriter, Guard
 from replay.book import Replay, ReplayBook, State
+from replay.build import Builder
 from replay.cancel import cancel, remove_abandoned, remove_files
 from replay.copies import (
     EPOCH_KEY,
@@ -29,10 +30,11 @@ from replay.copies import (
 )
 from replay.generations import generation_name
 from replay.planning import next_generation
+from replay.slices import SlicedBuild, Slicing, fingerprint_of
 from replay.starts import Start
-from replay.subject import Site
+from replay.subject import Site, subject_of
 from replay.verify import verify
-from tests.support.lake.handmade import SQL, HandMade, told, words
+from tests.support.lake.handmade import SQL, HandMade, NoSpark, told, words
 
 NAME = "report"
 
@@ -197,6 +199,33 @@ def test_a_build_that_is_gone_on_with_looks_what_is_in_its_place_by_then(there: 
         put_in_place(there, replay, Epoch(1))
 
 
+def test_nobody_goes_on_with_the_build_of_another_lake_of_the_same_name(
+    made: HandMade, there: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slicing = Slicing(columns=("id",), slices=4)
+    build = SlicedBuild(
+        claim="me",
+        up_to=Epoch(1),
+        slicing=slicing,
+        done=1,
+        rows=4,
+        later=0,
+        seconds=(),
+        fingerprint=fingerprint_of(subject_of(there, NAME).plan, slicing),
+        rate=None,
+    )
+    stopped = begun(there, (1, "a")).now(State.STOPPED, detail=build.detail)
+    ReplayBook(there.place, Tables()).record(stopped)
+    monkeypatch.setattr(Builder, "_go_on", lambda _, replay, *__: replay)
+    other = told(Lake.at(tmp_path / "theirs"))
+    other.deploy(NAME)
+    theirs = Builder(NoSpark(), replace(other.site, into=there.into), lambda _: None)
+    for asked in (theirs.build, theirs.resume):
+        with pytest.raises(Conflict, match=f"holds something else: .* of {made.lake.root}"):
+            asked(NAME)
+    assert Builder(NoSpark(), there, lambda _: None).build(NAME).state is State.BUILDING
+
+
 def test_keys_are_mended_in_the_live_table_alone(there: Site) -> None:
     refuse_base(replace(there, into=None), Start(where="id = 1"))
     with pytest.raises(InvalidRequest, match="exclude each other"):
@@ -216,6 +245,9 @@ def test_commands_that_an_error_tells_name_the_lake() -> None:
         "penstock replay cancel report --lake /x, "
         "then penstock replay apply report --lake /x --sql FILE"
     )
+    with pytest.raises(Conflict) as raised:
+        told_there(command)(lake="/my lakes/x")
+    assert "cancel report --lake '/my lakes/x', then" in raised.value.remedy
     with pytest.raises(Conflict) as raised:
         told_there(command)(lake=None)
     assert "--lake" not in raised.value.remedy
