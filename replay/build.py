@@ -19,12 +19,7 @@ from datetime import UTC, datetime, timedelta
 from pyspark.sql import SparkSession
 
 from kernel import failpoints
-from kernel.errors import (
-    Cancelled,
-    Conflict,
-    InvalidRequest,
-    NotFound,
-)
+from kernel.errors import Cancelled, Conflict, InvalidRequest, NotFound
 from kernel.positions import CLOSED, Epoch
 from lake.sessions import session_beside
 from pipeline.ddl.held_tables import retry_command
@@ -36,12 +31,7 @@ from projections.sql.lineage import read_by
 from replay.bases import Base, base_of, parts_of
 from replay.book import READY, UNFINISHED, Replay, ReplayBook, State
 from replay.cancel import ABANDONED_AFTER, is_alive, remove_abandoned, remove_files
-from replay.copies import (
-    claim_place,
-    put_in_place,
-    read_elsewhere,
-    remove_older,
-)
+from replay.copies import claim_place, put_in_place, read_elsewhere, remove_older
 from replay.course import Course, Report
 from replay.generations import live_app
 from replay.mends import mended
