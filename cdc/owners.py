@@ -21,7 +21,8 @@ from kernel.errors import Conflict
 
 OWN_SLOT = "a slot and a publication that no other source has"
 OWN_TOPICS = "topics that no other workspace writes"
-_SIGNED = "Penstock: of connector "
+_OURS = "Penstock: "
+_SIGNED = f"{_OURS}of connector "
 _PREFIX, _ROUTE = "topic.prefix", "transforms.outbox.route.topic.replacement"
 """Settings of connectors that say where they write."""
 _OTHER_NAME = "Capture it under another name: penstock source add NAME"
@@ -48,7 +49,7 @@ def other_owner(
     assert row is not None
     said = str(row["said"] or "")
     if said.startswith(_SIGNED) and said != f"{_SIGNED}{connector}":
-        return said.removeprefix("Penstock: ")
+        return said.removeprefix(_OURS)
     return None if ran or row["elsewhere"] is None else f"of database {row['elsewhere']}"
 
 
@@ -57,7 +58,8 @@ def refuse_other(connection: Connection, name: str, connector: str) -> None:
     other = other_owner(connection, name, connector)
     if other is not None:
         raise Conflict(
-            f"slot and publication {name} of {connector} are {other} already", remedy=_OTHER_NAME
+            f"slot and publication {name} of {connector} are {other} already",
+            remedy=_way_out(name, other),
         )
 
 
@@ -73,8 +75,8 @@ def sign(connection: Connection, name: str, connector: str) -> None:
     statement = sql.SQL("COMMENT ON PUBLICATION {} IS {}").format(
         sql.Identifier(name), sql.Literal(f"{_SIGNED}{connector}")
     )
-    # One that somebody else owns stays without.
-    with suppress(psycopg.errors.InsufficientPrivilege):
+    # One that somebody else owns stays without, and where this role or server only reads.
+    with suppress(psycopg.errors.InsufficientPrivilege, psycopg.errors.ReadOnlySqlTransaction):
         connection.execute(statement)
 
 
@@ -97,8 +99,17 @@ def owner_checks(
         required=OWN_SLOT,
         found="no other's" if found is None else found,
         ok=found is None,
-        fix=None if found is None else _OTHER_NAME,
+        fix=None if found is None else _way_out(name, found),
     )
+
+
+def _way_out(name: str, other: str) -> str:
+    """Say what to do about a name that is taken, by a source that may be gone: nobody knows here,
+    as after its workspace got another name.
+    """
+    if not other.startswith(_SIGNED.removeprefix(_OURS)):
+        return _OTHER_NAME
+    return f"{_OTHER_NAME}. Where that one is gone for good: COMMENT ON PUBLICATION {name} IS NULL"
 
 
 def writer_checks(connect: ConnectClient, connector: str, topics: str) -> Iterator[Check]:

@@ -156,8 +156,9 @@ def test_a_source_whose_slot_is_that_of_another_workspace_is_refused(
         assert found[OWN_SLOT].startswith("of database ")
         with connected(dsn) as connection:
             assert owner_of_slot(connection, slot, f"{name}-b_c") == "no other's"
-            with pytest.raises(Conflict, match="are of connector"):
+            with pytest.raises(Conflict, match="are of connector") as told:
                 ensure_publication(connection, slot, ("other.orders",), owner=f"{name}_b-c")
+            assert f"COMMENT ON PUBLICATION {slot} IS NULL" in told.value.remedy
             assert published(connection, slot) == {FIRST: None}
         with ConnectClient("http://connect", transport=httpx.MockTransport(no_connector)) as none:
             gone = remove("c", dsn, site.placement, none)
@@ -166,6 +167,23 @@ def test_a_source_whose_slot_is_that_of_another_workspace_is_refused(
         with connected(dsn) as connection:
             assert drop_slot(connection, slot)
             assert drop_publication(connection, slot)
+
+
+def test_a_publication_of_who_may_only_read_goes_on_without_its_owner(dsn: str) -> None:
+    """As of one that an older version made, by a role or on a server that writes nothing."""
+    name = f"penstock_{uuid.uuid4().hex[:8]}"
+    with connected(dsn) as connection:
+        ensure_publication(connection, name, (FIRST,))
+        try:
+            connection.execute("SET default_transaction_read_only = on")
+            assert ensure_publication(connection, name, (FIRST,), owner="local-shop") == ()
+            connection.execute("SET default_transaction_read_only = off")
+            assert owner_of_slot(connection, name, "another-shop") == "no other's"
+            ensure_publication(connection, name, (FIRST,), owner="local-shop")
+            assert owner_of_slot(connection, name, "another-shop") == "of connector local-shop"
+        finally:
+            connection.execute("SET default_transaction_read_only = off")
+            assert drop_publication(connection, name)
 
 
 def owner_of_slot(connection: Connection, slot: str, connector: str) -> str:
