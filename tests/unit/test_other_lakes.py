@@ -251,3 +251,14 @@ def test_commands_that_an_error_tells_name_the_lake() -> None:
     with pytest.raises(Conflict) as raised:
         told_there(command)(lake=None)
     assert "--lake" not in raised.value.remedy
+
+
+def test_a_build_of_other_columns_leaves_said_whose_the_table_is(there: Site) -> None:
+    built(there, (1, "a"))
+    path = there.place.path(generation_name(NAME, 2))
+    wider = words((1, "a"), length=[1], was=[1.5])
+    ArrowWriter(Tables()).append(path, wider, Guard("more", Epoch(1)))
+    built(there, (2, "b"), generation=2)
+    claim_place(replace(there, tables=Tables()), NAME)
+    table = DeltaTable(there.place.path(f"projection/{NAME}"))
+    assert {"length", "was"} <= {each.name for each in table.schema().fields}
