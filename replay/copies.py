@@ -71,15 +71,8 @@ def claim_place(site: Site, name: str) -> None:
     told = f"Made by penstock replay apply --lake: projection {name} of {site.lake.root}"
     try:
         table = site.tables.open(path)
-        if table is None and not any(storage.files_below(path)):
-            # Of two at once one makes it.
-            table = DeltaTable.create(
-                path,
-                pa.schema([(EPOCH, pa.int64())]),
-                mode="ignore",
-                description=told,
-                configuration={**TABLE_SETTINGS},
-            )
+        if table is None and not _has_files(path):
+            table = _made(site, path, told)
         found = "files of no table"
         if table is not None:
             found = table.metadata().description or "another table"
@@ -89,6 +82,28 @@ def claim_place(site: Site, name: str) -> None:
         ) from error
     if found != told:
         raise Conflict(f"{path} holds something else: {found}", remedy=_ANOTHER)
+
+
+def _made(site: Site, path: str, told: str) -> DeltaTable:
+    """Make an empty table that says so of itself; of two at once one makes it."""
+    schema = pa.schema([(EPOCH, pa.int64())])
+    try:
+        return DeltaTable.create(
+            path, schema, mode="ignore", description=told, configuration={**TABLE_SETTINGS}
+        )
+    except DeltaError:
+        table = site.tables.open(path)
+        if table is None:
+            raise
+        return table
+
+
+def _has_files(path: str) -> bool:
+    """Say whether files lie at a place of no table, other than what a log begins with: another
+    process may make it now, or have died before its first commit.
+    """
+    log = f"{storage.place_of(path)[1]}/_delta_log/"
+    return any(not each.path.startswith(log) for each in storage.files_below(path))
 
 
 def read_elsewhere(site: Site, target: Target) -> Mapping[str, int]:

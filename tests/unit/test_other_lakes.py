@@ -7,9 +7,11 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from shutil import rmtree
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
 
 from apps.cli.replay_places import told_there
 from kernel.errors import Cancelled, Conflict, InvalidRequest, NotFound, Unavailable
@@ -114,6 +116,23 @@ def test_what_else_is_there_is_left_alone(there: Site) -> None:
     claim_place(there, NAME)
     with pytest.raises(Conflict, match=f"projection {NAME} of {there.lake.root}"):
         claim_place(replace(there, lake=Lake.named("/another")), NAME)
+
+
+def test_of_two_that_make_the_table_at_once_both_find_it(
+    there: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Path(there.place.path(f"projection/{NAME}")) / "_delta_log"
+    log.mkdir(parents=True)
+    (log / "_commit_of_another.json.tmp").write_text("{}")
+    create = DeltaTable.create
+
+    def overtaken(*words: Any, **options: Any) -> DeltaTable:
+        create(*words, **options)
+        raise CommitFailedError("Protocol changed since last commit")
+
+    monkeypatch.setattr(DeltaTable, "create", overtaken)
+    claim_place(there, NAME)
+    claim_place(there, NAME)
 
 
 def test_a_place_that_cannot_be_written_is_told(there: Site, tmp_path: Path) -> None:
