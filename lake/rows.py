@@ -16,7 +16,7 @@ from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from lake.guarded_commits import read_error
-from lake.table_settings import TABLE_SETTINGS
+from lake.table_settings import make_table
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class SmallTables:
         try:
             table = DeltaTable(path)
         except TableNotFoundError:
-            table = DeltaTable.create(path, schema, mode="ignore", configuration={**TABLE_SETTINGS})
+            table = make_table(path, schema)
         self._handles[path] = table
         return table
 

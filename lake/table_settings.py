@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Final
+
+from arro3.core.types import ArrowSchemaExportable
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
 LOG_KEPT: Final = timedelta(days=7)
 """For so long a table's log has its old versions: nobody reads one that is older."""
@@ -23,3 +27,31 @@ TABLE_SETTINGS: Mapping[str, str] = {
     REMOVED: f"interval {REMOVED_KEPT // timedelta(minutes=1)} minutes",
 }
 """Of every table that Penstock makes: plain reader features, so that any engine opens it."""
+
+
+def make_table(
+    path: str,
+    schema: ArrowSchemaExportable,
+    *,
+    partition_by: Sequence[str] = (),
+    settings: Mapping[str, str] | None = None,
+    description: str | None = None,
+) -> DeltaTable:
+    """Make a table, empty, and return it; or the one that another process made meanwhile.
+
+    deltalake leaves one alone that it finds, and fails where it finds it at its commit only.
+    """
+    try:
+        return DeltaTable.create(
+            path,
+            schema,
+            mode="ignore",
+            partition_by=list(partition_by) or None,
+            configuration={**TABLE_SETTINGS, **(settings or {})},
+            description=description,
+        )
+    except CommitFailedError as error:
+        try:
+            return DeltaTable(path)
+        except TableNotFoundError:
+            raise error from None

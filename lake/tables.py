@@ -35,7 +35,7 @@ from lake.datasets import (
 )
 from lake.file_actions import actions_of
 from lake.handles import Handle
-from lake.table_settings import TABLE_SETTINGS
+from lake.table_settings import make_table
 
 RENEWED_AFTER = 25
 """To open takes as long as some 20 commits of a handle that has seen as many."""
@@ -139,13 +139,7 @@ class Tables:
         if handle is not None:
             return handle
         with self._lock:
-            DeltaTable.create(
-                path,
-                schema,
-                mode="ignore",
-                partition_by=list(partition_by) or None,
-                configuration={**TABLE_SETTINGS, **(settings or {})},
-            )
+            make_table(path, schema, partition_by=partition_by, settings=settings)
             handle = self._handles[path] = Handle(path)
             self._opened_at[path] = handle.version()
             return handle

@@ -19,7 +19,7 @@ from kernel.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from kernel.positions import CLOSED, Epoch
 from lake import storage
 from lake.layout import Lake
-from lake.table_settings import TABLE_SETTINGS
+from lake.table_settings import make_table
 from pipeline.typed.columns import EPOCH
 from projections.run.targets import Target
 from replay.book import Replay, ReplayBook, State
@@ -72,7 +72,7 @@ def claim_place(site: Site, name: str) -> None:
     try:
         table = site.tables.open(path)
         if table is None and not _has_files(path):
-            table = _made(site, path, told)
+            table = make_table(path, pa.schema([(EPOCH, pa.int64())]), description=told)
         found = "files of no table"
         if table is not None:
             found = table.metadata().description or "another table"
@@ -82,20 +82,6 @@ def claim_place(site: Site, name: str) -> None:
         ) from error
     if found != told:
         raise Conflict(f"{path} holds something else: {found}", remedy=_ANOTHER)
-
-
-def _made(site: Site, path: str, told: str) -> DeltaTable:
-    """Make an empty table that says so of itself; of two at once one makes it."""
-    schema = pa.schema([(EPOCH, pa.int64())])
-    try:
-        return DeltaTable.create(
-            path, schema, mode="ignore", description=told, configuration={**TABLE_SETTINGS}
-        )
-    except DeltaError:
-        table = site.tables.open(path)
-        if table is None:
-            raise
-        return table
 
 
 def _has_files(path: str) -> bool:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
 
 from kernel.errors import LeaseLost
 from kernel.positions import Epoch
@@ -15,6 +17,7 @@ from lake import tables as handles_of
 from lake.guarded_commits import mark_of
 from lake.handles import Handle
 from lake.layout import Lake, changes_log
+from lake.rows import SmallTables
 from lake.storage import WHOLE_LOOK_S
 from lake.tables import RENEWED_AFTER, Tables
 from lake.writer import ArrowWriter, Guard
@@ -180,3 +183,28 @@ def test_a_mark_is_that_of_the_handles_version(tmp_path: Path) -> None:
     assert mark_of(old, "a") == 1
     old.update_incremental()
     assert mark_of(old, "a") == 3
+
+
+@pytest.mark.parametrize("tables", [Tables(), SmallTables()])
+def test_of_two_that_make_a_table_at_once_both_have_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tables: Tables | SmallTables
+) -> None:
+    create, path = DeltaTable.create, str(tmp_path / "table")
+
+    def overtaken(*words: Any, **options: Any) -> DeltaTable:
+        create(*words, **options)
+        raise CommitFailedError("Protocol changed since last commit")
+
+    monkeypatch.setattr(DeltaTable, "create", overtaken)
+    assert tables.ensure(path, ROWS.schema).version() == 0
+
+
+def test_a_table_that_nobody_could_make_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object, **__: object) -> DeltaTable:
+        raise CommitFailedError("no room")
+
+    monkeypatch.setattr(DeltaTable, "create", refused)
+    with pytest.raises(CommitFailedError, match="no room"):
+        Tables().ensure(str(tmp_path / "table"), ROWS.schema)
