@@ -39,6 +39,10 @@ class JoinSides:
             self._plans[plan.rows_sql] = self._with_views(plan, slicing, rows_of)
         return self._plans[plan.rows_sql]
 
+    def keep(self, frame: DataFrame) -> DataFrame:
+        """Return rows that Spark keeps once they are computed."""
+        return frame.persist(StorageLevel.DISK_ONLY)
+
     def release(self) -> None:
         """Give back what is kept."""
         for view, frame in self._frames.items():
@@ -56,7 +60,7 @@ class JoinSides:
             if query not in text:
                 continue
             view = f"penstock_side_{uuid.uuid4().hex}"
-            frame = rows_of(replace(plan, rows_sql=query)).persist(StorageLevel.DISK_ONLY)
+            frame = self.keep(rows_of(replace(plan, rows_sql=query)))
             self._frames[view] = frame
             frame.createOrReplaceTempView(view)
             text = text.replace(query, f"SELECT * FROM {view}")

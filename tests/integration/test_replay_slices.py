@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from kernel import failpoints
 from kernel.errors import Conflict, ContractViolation, NotFound
@@ -21,6 +21,7 @@ from replay.book import Replay, ReplayBook, State
 from replay.build import Builder
 from replay.cancel import cancel
 from replay.generations import generation_name
+from replay.join_sides import JoinSides
 from replay.progress import BuildProgress
 from replay.slices import build_of
 from replay.swap import swap
@@ -133,18 +134,25 @@ def test_a_row_that_cannot_be_computed_is_found_among_several_slices(small: Smal
     assert builder(small).resume("latest", text=whole).state is State.BUILT
 
 
-def test_p6_sides_of_joins_are_computed_once_for_all_slices(small: SmallLake) -> None:
+def test_p6_sides_of_joins_are_computed_once_for_all_slices(
+    small: SmallLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fill(small, "worst")
-    kept: set[int] = set()
+    kept: list[DataFrame] = []
 
-    def count(_: BuildProgress) -> None:
-        kept.add(small.spark.sparkContext._jsc.getPersistentRDDs().size())
+    def noted(self: JoinSides, frame: DataFrame) -> DataFrame:
+        kept.append(real(self, frame))
+        return kept[-1]
 
-    builder(small, count).build("worst", slices=3)
+    real = JoinSides.keep
+    monkeypatch.setattr(JoinSides, "keep", noted)
+    seen: set[bool] = set()
+    made = builder(small, lambda _: seen.update(each.storageLevel.useDisk for each in kept))
+    made.build("worst", slices=3)
     assert verify(small.site, "worst").equal
     assert small.rows("projection/worst")
-    assert max(kept) == 1
-    assert small.spark.sparkContext._jsc.getPersistentRDDs().size() == 0
+    assert (len(kept), seen) == (1, {True})
+    assert not kept[0].storageLevel.useDisk, "it is given back"
 
 
 @pytest.mark.matrix
