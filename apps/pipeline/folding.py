@@ -12,14 +12,11 @@ from lake.executor_tasks import Executors
 from lake.layout import Lake
 from lake.tables import Tables
 from lake.task_processes import TaskProcesses
-from pipeline.commit.foldable_rows import FoldableRows
-from pipeline.commit.folds_beside import FoldsBeside
+from pipeline.commit import folds_beside as beside
 from pipeline.current.bucketed_merge import large_merge
-from pipeline.current.fold_ahead import FoldAhead
 from pipeline.current.merging import MergeBeside
 from pipeline.current.tables import CurrentTables, SoftDeletes
 from pipeline.current.tail import FoldPolicy
-from pipeline.ddl.table_plans import SchemaFollower
 from schemas.registry import SchemaLookup
 
 _POOL = "beside"
@@ -49,7 +46,7 @@ def current_tables(
 
 def folds_beside(
     spark: SparkSession, lake: Lake, schemas: SchemaLookup, current: CurrentTables
-) -> FoldsBeside:
+) -> beside.FoldsBeside:
     """Return what does large folds of `current` beside ingest, with table handles of its own.
 
     Executors that have this machine's cores leave their work to processes of low priority.
@@ -58,23 +55,11 @@ def folds_beside(
     own = TaskProcesses()
     if executors.tasks is not None and not is_elsewhere(str(spark.sparkContext.master)):
         executors = replace(executors, tasks=own)
-    fold = FoldAhead(
-        lake,
-        tables,
-        schemas,
-        current.tails,
-        keeps_deleted=current.keeps_deleted,
-        executors=executors,
-        merge=large_merge(spark, tables, executors.tasks),
-    )
-    rows = FoldableRows(
-        lake=lake,
-        tables=tables,
-        follower=SchemaFollower(lake, tables, schemas),
-        rows_at_once=executors.rows_at_once,
-    )
 
     def begins() -> None:
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", _POOL)
 
-    return FoldsBeside(rows, fold, begins=begins, ends=own.close)
+    merge = large_merge(spark, tables, executors.tasks)
+    return beside.folds_beside(
+        lake, tables, schemas, current, executors, merge, begins=begins, ends=own.close
+    )

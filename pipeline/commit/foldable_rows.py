@@ -18,6 +18,7 @@ from kernel.errors import NotFound
 from kernel.positions import Epoch
 from lake.attempts import Attempts
 from lake.datasets import dataset_since, schema_of
+from lake.executor_tasks import Executors
 from lake.file_actions import actions_of
 from lake.layout import Lake, changes_log, current_name
 from lake.table_columns import TRANSACTIONS_TABLE
@@ -31,6 +32,7 @@ from pipeline.ddl.table_rewrites import RewrittenFiles
 from pipeline.log.large_folds import LARGE_ROWS, LogRows, split
 from pipeline.position.cut import Cut
 from pipeline.position.transactions import Advance
+from schemas.registry import SchemaLookup
 
 Rows = Mapping[str, tuple[pa.Table, Planned]]
 
@@ -199,3 +201,15 @@ def _by_table(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
     for counted in pc.value_counts(ordered["table"]).to_pylist():
         yield counted["values"], ordered.slice(first, counted["counts"])
         first += counted["counts"]
+
+
+def foldable_rows(
+    lake: Lake, tables: Tables, schemas: SchemaLookup, executors: Executors
+) -> FoldableRows:
+    """Return what reads for a lake, planning by the schemas of a registry."""
+    return FoldableRows(
+        lake=lake,
+        tables=tables,
+        follower=SchemaFollower(lake, tables, schemas),
+        rows_at_once=executors.rows_at_once,
+    )

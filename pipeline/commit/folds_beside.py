@@ -17,12 +17,18 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from kernel.positions import Epoch
-from pipeline.commit.foldable_rows import Foldable, FoldableRows
+from lake.executor_tasks import Executors
+from lake.layout import Lake
+from lake.tables import Tables
+from pipeline.commit.foldable_rows import Foldable, FoldableRows, foldable_rows
 from pipeline.commit.manifest_rows import Committed
+from pipeline.current.bucketed_merge import BucketedMerge
 from pipeline.current.fold_ahead import FoldAhead, FoldedAhead
+from pipeline.current.tables import CurrentTables
 from pipeline.ddl.table_rewrites import RewrittenFiles
 from pipeline.position.cut import Cut
 from pipeline.position.transactions import Advance
+from schemas.registry import SchemaLookup
 
 BESIDE_ROWS = 150_000
 """With more rows of one table than that, what became foldable of a source is folded beside."""
@@ -186,6 +192,32 @@ class FoldsBeside:
         job.foldable = replace(made, ahead=ahead)
         if job.over.is_set():
             _remove(job.foldable)
+
+
+def folds_beside(
+    lake: Lake,
+    tables: Tables,
+    schemas: SchemaLookup,
+    current: CurrentTables,
+    executors: Executors,
+    merge: BucketedMerge,
+    *,
+    most_rows: int = BESIDE_ROWS,
+    begins: Callable[[], None] = _nothing,
+    ends: Callable[[], None] = _nothing,
+) -> FoldsBeside:
+    """Return what folds beside the epochs of `current`; `tables` and `merge` are its alone."""
+    fold = FoldAhead(
+        lake,
+        tables,
+        schemas,
+        current.tails,
+        keeps_deleted=current.keeps_deleted,
+        executors=executors,
+        merge=merge,
+    )
+    rows = foldable_rows(lake, tables, schemas, executors)
+    return FoldsBeside(rows, fold, most_rows=most_rows, begins=begins, ends=ends)
 
 
 def _remove(made: Foldable | None) -> None:

@@ -39,7 +39,7 @@ from pipeline.arrive.arrival import Arrival, says_something, sort_out
 from pipeline.arrive.sorter import Released
 from pipeline.arrive.widened_topics import widened, without_moved
 from pipeline.commit.due_installs import BulkInstalls
-from pipeline.commit.foldable_rows import FoldableRows
+from pipeline.commit.foldable_rows import foldable_rows
 from pipeline.commit.folding import Folding
 from pipeline.commit.folds_beside import BESIDE, FoldsBeside
 from pipeline.commit.manifest import Manifest
@@ -51,7 +51,6 @@ from pipeline.commit.silences import Silences
 from pipeline.commit.stopwatch import Stopwatch
 from pipeline.current.tables import CurrentTables
 from pipeline.ddl.held_tables import Held
-from pipeline.ddl.table_plans import SchemaFollower
 from pipeline.installs.installation import Installer
 from pipeline.log.epoch_log import EpochLog
 from pipeline.log.log_task import Facts
@@ -126,12 +125,7 @@ class Ingest:
             lake=lake,
             tables=tables,
             current=self._current,
-            rows=FoldableRows(
-                lake=lake,
-                tables=tables,
-                follower=SchemaFollower(lake, tables, schemas),
-                rows_at_once=self._current.executors.rows_at_once,
-            ),
+            rows=foldable_rows(lake, tables, schemas, self._current.executors),
             bulk=self._bulk,
             patience=patience,
             beside=beside,
