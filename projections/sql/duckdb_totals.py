@@ -15,8 +15,7 @@ def total(call: Call, value: str, over: str) -> str:
     averaged = call.function is Function.AVG
     if call.kind in FLOATING:
         values = f"list({word}CAST({value} AS DOUBLE)){over}"
-        # A list takes NULL too, where a sum passes over it.
-        known = f"list_filter({values}, lambda one: one IS NOT NULL)"
+        known = _known(values)
         added = (
             f"CASE WHEN len({known}) > 0 THEN list_reduce(list_sort({known}), "
             "lambda total, one: total + one) END"
@@ -48,7 +47,7 @@ def ordered(call: Call, value: str, over: str) -> str:
             return f"string_agg({word}{value}, {quoted(call.default.name)} ORDER BY {value}){over}"
         case Function.PERCENTILE:
             values = f"list(CAST({value} AS DOUBLE) + CAST(0 AS DOUBLE)){over}"
-            known = f"list_sort(list_filter({values}, lambda one: one IS NOT NULL))"
+            known = f"list_sort({_known(values)})"
             part = "0.5" if call.default is None else call.default.name
             count = f"count({value}){over}"
             return percentile_sql(
@@ -56,7 +55,7 @@ def ordered(call: Call, value: str, over: str) -> str:
             )
         case Function.VARIANCE:
             values = f"list(CAST({value} AS DOUBLE)){over}"
-            known = f"list_sort(list_filter({values}, lambda one: one IS NOT NULL))"
+            known = f"list_sort({_known(values)})"
             # The first one is added to 0, as to all others.
             total = f"list_reduce({known}, lambda total, one: total + one, CAST(0 AS DOUBLE))"
             mean = f"({total} / count({value}){over})"
@@ -65,3 +64,8 @@ def ordered(call: Call, value: str, over: str) -> str:
             return variance_sql(call, squares, f"count({value}){over}")
         case _:
             raise AssertionError(f"{call.function} is Spark's alone")
+
+
+def _known(values: str) -> str:
+    """Write a list without its NULLs: a list takes them, where an aggregate passes over them."""
+    return f"list_filter({values}, lambda one: one IS NOT NULL)"
