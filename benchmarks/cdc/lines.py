@@ -32,7 +32,7 @@ class Scale:
             table_rows=(getattr(options, "cdc_table_rows", None) or 1_000_000) // small,
             seconds=(getattr(options, "cdc_seconds", None) or 60.0) / (4 if small > 1 else 1),
             long_seconds=(getattr(options, "cdc_long_seconds", None) or 300.0) / small,
-            catch_up_changes=1_000_000 // small,
+            catch_up_changes=(getattr(options, "cdc_changes", None) or 1_000_000) // small,
             snapshot_rows=2_000_000 // small,
             rewritten_rows=10_000_000 // small,
         )

@@ -57,6 +57,7 @@ def add_options(parser: ArgumentParser) -> None:
     group.add_argument("--cdc-seconds", type=float, help="of a line with a steady load (60)")
     group.add_argument("--cdc-long-seconds", type=float, help="of the long line (300)")
     group.add_argument("--cdc-table-rows", type=int, help="of updated tables (1,000,000)")
+    group.add_argument("--cdc-changes", type=int, help="that a catch-up has (1,000,000)")
 
 
 def run(context: Context) -> Figures:
