@@ -1,6 +1,7 @@
 """Statements as Flink spells them: `CREATE TABLE … WITH`, `CREATE VIEW`, `INSERT INTO … SELECT`.
 
-`CREATE MATERIALIZED VIEW … AS` and ksqlDB's `CREATE TABLE … AS` are such insertions.
+`CREATE MATERIALIZED VIEW … AS` and ksqlDB's `CREATE TABLE … AS` are such insertions. Flows are
+those of Databricks (`flows`).
 
 Each is written anew as the statement of the dialect that means the same: a table becomes a source
 or the name of a log, a view a query of WITH, an insertion a projection. What is kept and deployed
@@ -19,6 +20,7 @@ from sqlglot import exp
 from sqlglot.tokens import Token
 
 from projections.sql.arguments import read_query
+from projections.sql.flows import is_flow, read_flow
 from projections.sql.match_clause import without_matches
 from projections.sql.options import OptionValue
 from projections.sql.places import Piece, Script
@@ -57,6 +59,8 @@ class Spellings:
         None for a statement that is in these words already.
         """
         words = [token.text.upper() for token in tokens[:4]]
+        if is_flow(tokens):
+            return self._flow(tokens)
         made = _created(tokens)
         if made is not None:
             return self._insertion(made)
@@ -135,6 +139,13 @@ class Spellings:
             written=written, at=at, options={}, read=written.lower()
         )
         return _spliced(self.script, [Piece(head, at, False), *self._with_views(query, pieces)])
+
+    def _flow(self, tokens: list[Token]) -> Script:
+        read = {name: each.read for name, each in self._tables.items() if each.read is not None}
+        target, at, pieces = read_flow(self.script, tokens, read)
+        self._once(target, at)
+        self._tables[target] = Table(written=target, at=at, options={}, read=target)
+        return _spliced(self.script, pieces)
 
     def _check_columns(self, target: Table, query: exp.Expr, written: str, at: int) -> None:
         select = query.find(exp.Select)

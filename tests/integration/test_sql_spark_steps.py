@@ -23,6 +23,7 @@ from projections.sql.tree import scans
 from tests.integration.test_sql_spark import SparkEngine
 from tests.property.test_sql_table_faults import crowd
 from tests.support.oracles.element_projections import ELEMENTS, OF_TABLES
+from tests.support.oracles.flow_projections import FLOWS
 from tests.support.oracles.further_projections import FURTHER as MORE
 from tests.support.oracles.further_projections import STREAM as DEPARTED
 from tests.support.oracles.pattern_projections import PATTERNS
@@ -73,7 +74,7 @@ def world() -> World:
     return World(facts=facts, readings=readings)
 
 
-CASES = {**REGIONS, **MORE, **PATTERNS, **ELEMENTS}
+CASES = {**REGIONS, **MORE, **PATTERNS, **ELEMENTS, **FLOWS}
 SHOPS = {**SHOP_CASES, **OF_TABLES}
 TABLES = (
     "elements of a table",
@@ -87,7 +88,7 @@ FURTHER += ("except", "right", "cube", "rollup", "as of, semi", "as of, anti", "
 FURTHER += ("intersect all", "not in, without NULL", "pivot, beside a text")
 FURTHER += ("pattern, overlapping", "pattern, reluctant", "pattern, all rows together")
 FURTHER += ("elements, numbered", "elements, added", "elements, grouped", "elements, as of")
-FURTHER += ("elements in windows",)
+FURTHER += ("elements in windows", "flow", "flow, of some", "flow, versions")
 """What other cases have too, in another combination."""
 
 

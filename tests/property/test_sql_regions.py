@@ -17,6 +17,7 @@ from projections.run.dataflow import Dataflow
 from projections.run.operators import JoinOperator, RecomputedOperator
 from projections.sql.certified import uncertified
 from tests.support.oracles.element_projections import ELEMENTS, KEPT_BY_KEYS
+from tests.support.oracles.flow_projections import FLOWS
 from tests.support.oracles.further_projections import FURTHER
 from tests.support.oracles.pattern_projections import PATTERNS
 from tests.support.oracles.region_projections import CASES as REGIONS
@@ -34,7 +35,7 @@ def compacted_often() -> Iterator[None]:
         yield
 
 
-CASES = {**REGIONS, **FURTHER, **PATTERNS, **ELEMENTS}
+CASES = {**REGIONS, **FURTHER, **PATTERNS, **ELEMENTS, **FLOWS}
 LOST = st.sampled_from([None, 1, 2, 3])
 
 
