@@ -12,6 +12,7 @@ from lake.ranges import Range
 from lake.views import DeltaFrames
 from projections.run.input_rows import table_of
 from projections.run.relations import LakeCatalog
+from projections.sql.scope import OF_CHANGES
 from projections.sql.shape import INGESTED_AT, ORDER, Input, InputKind
 from projections.sql.tree import Scan
 from schemas.identifiers import spark_name
@@ -27,7 +28,8 @@ def stream_frame(
     if relation is None or not present:
         raise NotFound(f"{name} has no rows yet")
     hidden = ["_epoch", "_late", *ORDER, INGESTED_AT]
-    types: Mapping[str, str] = {c.name: c.type for c in relation.columns}
+    changes = () if relation.copied is None else OF_CHANGES
+    types: Mapping[str, str] = {c.name: c.type for c in (*relation.columns, *changes)}
     shaped = [
         frame.selectExpr(
             *(

@@ -14,6 +14,8 @@ from projections.sql.shape import HIDDEN_TABLE, INGESTED_AT, InputKind
 
 WINDOW_COLUMNS = {"window_start": "__window_start", "window_end": "__window_end"}
 PROCESSING_TIME = INGESTED_AT.removeprefix("_")
+OF_CHANGES = (Column(name="_operation", type="STRING"), Column(name="_lsn", type="BIGINT"))
+"""What a change of a captured table has beside the row: no column of a table is called so."""
 ROW_TIME = "rowtime"
 """ksqlDB's name for the event time of a row, where no input has a column of that name."""
 
@@ -58,6 +60,8 @@ def source_of(
     columns |= {name: Column(name=name, type="TIMESTAMP") for name in versions}
     if kind is InputKind.STREAM:
         columns.setdefault(PROCESSING_TIME, Column(name=INGESTED_AT, type="TIMESTAMP"))
+        if relation.copied is not None:
+            columns |= {each.name: each for each in OF_CHANGES}
     return QuerySource(alias=alias, index=index, kind=kind, relation=relation, columns=columns)
 
 

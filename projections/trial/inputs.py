@@ -50,6 +50,11 @@ class TrialFact:
     deleted: bool = False
 
     @property
+    def operation(self) -> str:
+        """What a change did: a row that is given is an update, whether or not there was one."""
+        return "d" if self.deleted else "u"
+
+    @property
     def of_events(self) -> bool:
         """Whether it is an event, not a change of a table."""
         return self.input.startswith("events.")
@@ -74,12 +79,13 @@ class GivenCatalog:
                 columns.setdefault(column.name, column)
         if not columns:
             return None
-        events = name.startswith("events.")
+        events, found = name.startswith("events."), self._inputs.get(name)
         return Relation(
             name=name,
             columns=tuple(columns.values()),
             key=("event_id",) if events else (),
             event_time="occurred_at" if events else COMMITTED_AT,
+            copied=None if events or found is None else found.key,
         )
 
     def history(self, name: str) -> Relation | None:
@@ -278,7 +284,7 @@ class Holdings:
         mine = self.touched(scan, facts)
         if scan.kind is InputKind.STREAM:
             rows: list[Row] = [
-                {INGESTED_AT: fact.ingested_at}
+                {INGESTED_AT: fact.ingested_at, "_operation": fact.operation, "_lsn": fact.place}
                 | fact.values
                 | {"_time": fact.time, "_seq_hi": fact.place}
                 for fact in mine
