@@ -155,11 +155,13 @@ class Ingest:
         *,
         stage: Stage | None = None,
         without: Collection[str] = (),
+        left_out: Callable[[], Collection[str]] = tuple,
     ) -> Committed:
         """Make epoch `bound.epoch` from the batch that `decode` reads and decodes.
 
         `decode` is called once and returns `frames.DECODED` rows of exactly the bound offsets, but
-        none of the topics `without`: these stay as far as they were read. `stage` does the same on
+        none of the topics `without`: these stay as far as they were read. So do those that
+        `left_out` returns behind it: they could not be decoded. `stage` does the same on
         executors: where there is no `decode`, and where that raises `TooLarge`.
         """
         whole, bound = bound, _leaving_out(bound, without)
@@ -173,6 +175,9 @@ class Ingest:
         if bound.end != whole.end:
             self._manifest.leave_out(bound)
         batch = self._decoded(bound, decode, stage, watch)
+        if topics := left_out():
+            bound = _leaving_out(bound, topics)
+            self._manifest.leave_out(bound)
         progress = self._progress.copy(ahead=self._ahead)
         self._bulk.begin(installs, progress)
         released = self._quarantine.take(self._bulk.decisions(installs), progress, epoch)

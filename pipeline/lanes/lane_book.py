@@ -8,13 +8,20 @@ the others, is *apart* until it has kept up for a while; then it is read with th
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from kernel.errors import Unavailable, cause_and_fix
+
+log = logging.getLogger("penstock.pipeline")
+
 PAUSES_S = (1.0, 2.0, 5.0, 15.0, 60.0)
 STEADY_S = 10.0
-"""So long a lane has to keep up by itself: joining the others makes these begin a stream anew."""
+"""So long a lane has to keep up by itself, before it is read with the others."""
+_MOST_SAID = 800
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,12 +43,13 @@ class Apart:
 class LaneBook:
     """Knows the lanes that are read apart; every other lane is read together with the rest.
 
-    It outlives the streams. One thread writes it, others may read.
+    It outlives the runs. Any thread may write and read it: of two that write, both are heard.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._apart: dict[str, Apart] = {}
+        self._lock = threading.Lock()
 
     @property
     def names(self) -> frozenset[str]:
@@ -50,22 +58,30 @@ class LaneBook:
 
     def keep(self, lanes: Collection[str]) -> None:
         """Forget all lanes but these: the source of another one was removed."""
-        self._apart = {lane: each for lane, each in self._apart.items() if lane in lanes}
+        with self._lock:
+            self._apart = {lane: each for lane, each in self._apart.items() if lane in lanes}
+
+    def refuse(self, lane: str, error: BaseException) -> None:
+        """Hold a lane for what could not be done with its records."""
+        log.warning("lane %s is held: %s", lane, error)
+        told = error if isinstance(error, Exception) else Unavailable(str(error))
+        self.hold(lane, cause_and_fix(told, most=_MOST_SAID))
 
     def hold(self, lane: str, reason: str, *, lasting: bool = False) -> None:
         """Take note that a lane could not be read; `lasting`: trying again does not mend it."""
-        known = self._apart.get(lane)
-        failures = 0 if known is None else known.failures
-        pause = PAUSES_S[min(failures, len(PAUSES_S) - 1)]
-        due = None if lasting else self._now() + pause
-        self._apart = {
-            **self._apart,
-            lane: Apart(reason=reason, held=True, due=due, failures=failures + 1),
-        }
+        with self._lock:
+            known = self._apart.get(lane)
+            failures = 0 if known is None else known.failures
+            pause = PAUSES_S[min(failures, len(PAUSES_S) - 1)]
+            due = None if lasting else self._now() + pause
+            held = Apart(reason=reason, held=True, due=due, failures=failures + 1)
+            self._apart = {**self._apart, lane: held}
 
     def part(self, lane: str, reason: str) -> None:
         """Have a lane read apart, at once, though nothing is wrong with it."""
-        self._apart = {**self._apart, lane: Apart(reason=reason, held=False, due=self._now())}
+        with self._lock:
+            parted = Apart(reason=reason, held=False, due=self._now())
+            self._apart = {**self._apart, lane: parted}
 
     def due(self) -> list[str]:
         """Return the lanes that may be read apart now."""
@@ -96,7 +112,8 @@ class LaneBook:
 
     def join(self, lane: str) -> None:
         """Have a lane read together with the others again."""
-        self._apart = {name: each for name, each in self._apart.items() if name != lane}
+        with self._lock:
+            self._apart = {name: each for name, each in self._apart.items() if name != lane}
 
     def held(self) -> dict[str, str]:
         """Return the lanes that are held, each with the reason."""

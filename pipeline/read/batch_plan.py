@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from kernel.errors import Unavailable
 from kernel.positions import Offsets, TopicId
@@ -61,6 +60,27 @@ def next_part(bound: Bound, at_once: Callable[[int], int], told: Callable[[str],
     return replace(bound, end=end)
 
 
+def nothing_more(ingest: Ingest, run_id: str) -> Bound:
+    """Return the next epoch as one that reads nothing."""
+    end = ingest.last.end if ingest.last else {}
+    return Bound(epoch=ingest.next_epoch, run_id=run_id, batch_id=-1, start=end, end=end)
+
+
+def bulky_lane(
+    bound: Bound, much: int, lane_of: Callable[[str], str], told: Callable[[str], bool]
+) -> str | None:
+    """Return the lane that has more than `much` records and would keep others waiting, if any.
+
+    Topics of logical messages, as `told` says, do not count.
+    """
+    counts: Counter[str] = Counter()
+    for topic, places in bound.end.items():
+        if not told(topic):
+            counts[lane_of(topic)] += records_between(bound.start, {topic: places})
+    lane, most = max(counts.items(), key=lambda each: each[1], default=("", 0))
+    return lane if most > much and counts.total() > most else None
+
+
 class BatchPlans:
     """Plans the batches of one run of a stream, which began at `start` with the topics `ids`."""
 
@@ -71,7 +91,6 @@ class BatchPlans:
         skips: Collection[Skip],
         *,
         run_id: str,
-        checkpoint: Path,
         start: Offsets,
         ids: Mapping[str, TopicId],
     ) -> None:
@@ -79,13 +98,14 @@ class BatchPlans:
         self._ingest = ingest
         self._skips = list(skips)
         self._run_id = run_id
-        self._checkpoint = checkpoint
         self._start = start
         self._topic_ids = dict(ids)
 
-    def bound(self, batch_id: int) -> Bound:
-        """Return the next epoch, bound to what a batch has behind the epochs before."""
-        end = self._planned(batch_id)
+    def bound(self, batch_id: int, end: Offsets) -> Bound:
+        """Return the next epoch, bound to what is to be read up to `end` behind the epochs before.
+
+        Where these went further than `end`, it goes as far as they did.
+        """
         start, topics = self._known(end)
         new = {
             topic: [int(p) for p in places if p not in start.get(topic, {})]
@@ -105,7 +125,10 @@ class BatchPlans:
                 }
                 for topic, places in end.items()
             },
-            end=end,
+            end={
+                topic: {p: max(last, start.get(topic, {}).get(p, 0)) for p, last in places.items()}
+                for topic, places in end.items()
+            },
             topics=topics,
         )
 
@@ -129,13 +152,3 @@ class BatchPlans:
         noted = {**self._topic_ids, **going_on.topics}
         changed = {t: noted[t] for t in end if t in noted and noted[t] != read.topics.get(t)}
         return going_on.offsets, changed
-
-    def _planned(self, batch_id: int) -> Offsets:
-        """Return the end offsets of a batch, from the checkpoint that the stream writes here.
-
-        Nothing public tells them before the batch is through: see ADR 0035. The format (a version
-        line, metadata, one line per source) is one that later versions of Spark have to read.
-        """
-        text = (self._checkpoint / "offsets" / str(batch_id)).read_text(encoding="utf-8")
-        offsets: Offsets = json.loads(text.splitlines()[2])
-        return offsets

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cached_property, partial
 
 import pyarrow as pa
@@ -10,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from kernel.errors import TooLarge
 from kernel.positions import Offsets
+from lake.table_columns import DECODED
 from pipeline.decode.records import Router
 from pipeline.decode.side_by_side import Many
 from pipeline.executor import Executor, ExecutorChoice
@@ -26,6 +29,9 @@ from pipeline.read.kafka_records import (
     stage_records,
     try_decoding,
 )
+from pipeline.read.lane_decoding import LaneOf, decoded_by_lane
+
+log = logging.getLogger("penstock.pipeline")
 
 
 class EpochRecords:
@@ -59,20 +65,81 @@ class EpochRecords:
 
     def decoded(self, start: Offsets, end: Offsets) -> pa.Table:
         """Return the records in `[start, end)`, decoded. Raises `TooLarge`."""
-        slow = {t: p for t, p in end.items() if not isinstance(self._router.decoder(t), Many)}
-        few, most = records_between(start, slow) <= FEW_RECORDS, self._executor.most_bytes
-        try:
-            read = self._reads.read(start, end, most_bytes=most) if few else None
+        with self._noting(start, end):
+            read = self._read_here(start, end)
             if read is None:
-                records = self._between(start, end)
-                decoded = decode_records(records, self._router, here=few, most_bytes=most)
-            else:
-                decoded = decoded_here(read, self._router)
+                return self._saw(self._by_spark(start, end))
+            return self._saw(decoded_here(read, self._router))
+
+    def by_lane(
+        self, start: Offsets, end: Offsets, lane_of: LaneOf
+    ) -> tuple[pa.Table, dict[str, Exception]]:
+        """Return the records in `[start, end)`, decoded, and the lanes of which they cannot be.
+
+        Raises `TooLarge`.
+        """
+        with self._noting(start, end):
+            read = self._read_here(start, end)
+            if read is not None:
+                rows, refused = decoded_by_lane(read, self._router, lane_of)
+                return self._saw(rows), refused
+            try:
+                return self._saw(self._by_spark(start, end)), {}
+            except TooLarge:
+                raise
+            except Exception as error:
+                log.warning("the records of an epoch are read lane by lane: %s", error)
+        return self._each(start, end, lane_of)
+
+    def _each(
+        self, start: Offsets, end: Offsets, lane_of: LaneOf
+    ) -> tuple[pa.Table, dict[str, Exception]]:
+        rows, refused = [DECODED.empty_table()], dict[str, Exception]()
+        for lane, own in _lanes(start, end, lane_of).items():
+            try:
+                rows.append(self.decoded(*own))
+            except TooLarge:
+                raise
+            except Exception as error:
+                refused[lane] = error
+        return pa.concat_tables(rows), refused
+
+    def undecodable(self, start: Offsets, end: Offsets, lane_of: LaneOf) -> dict[str, Exception]:
+        """Return the lanes of which the records in `[start, end)` cannot be decoded now."""
+        found: dict[str, Exception] = {}
+        for lane, own in _lanes(start, end, lane_of).items():
+            try:
+                self.try_out(*own)
+            except Exception as error:
+                found[lane] = error
+        return found
+
+    def _read_here(self, start: Offsets, end: Offsets) -> pa.Table | None:
+        """Read with the driver's consumer; None where Spark has to. Raises `TooLarge`."""
+        if not self._few(start, end):
+            return None
+        return self._reads.read(start, end, most_bytes=self._executor.most_bytes)
+
+    def _few(self, start: Offsets, end: Offsets) -> bool:
+        slow = {t: p for t, p in end.items() if not isinstance(self._router.decoder(t), Many)}
+        return records_between(start, slow) <= FEW_RECORDS
+
+    def _by_spark(self, start: Offsets, end: Offsets) -> pa.Table:
+        records, few = self._between(start, end), self._few(start, end)
+        most = self._executor.most_bytes
+        return decode_records(records, self._router, here=few, most_bytes=most)
+
+    def _saw(self, decoded: pa.Table) -> pa.Table:
+        self._executor.saw(decoded.num_rows, decoded.nbytes)
+        return decoded
+
+    @contextmanager
+    def _noting(self, start: Offsets, end: Offsets) -> Iterator[None]:
+        try:
+            yield
         except TooLarge:
             self._executor.refused(records_between(start, end))
             raise
-        self._executor.saw(decoded.num_rows, decoded.nbytes)
-        return decoded
 
     def early(self, start: Offsets, end: Offsets) -> pa.Table | None:
         """Return the records in `[start, end)`, decoded; None where executors have to do it."""
@@ -98,3 +165,15 @@ class EpochRecords:
 
     def _between(self, start: Offsets, end: Offsets) -> DataFrame:
         return read_records(self._spark, self._bootstrap, start, end)
+
+
+def _lanes(start: Offsets, end: Offsets, lane_of: LaneOf) -> dict[str, tuple[Offsets, Offsets]]:
+    """Return the part of each lane of `[start, end)` that has records."""
+    topics: dict[str, list[str]] = {}
+    for topic, places in end.items():
+        if records_between(start, {topic: places}):
+            topics.setdefault(lane_of(topic), []).append(topic)
+    return {
+        lane: ({topic: start[topic] for topic in own}, {topic: end[topic] for topic in own})
+        for lane, own in topics.items()
+    }

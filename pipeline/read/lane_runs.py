@@ -1,7 +1,8 @@
-"""The streams of one ingest: one for all lanes that keep up, and one for each that is apart.
+"""The runs of one ingest: one for all lanes that keep up, and one for each that is apart.
 
-All of them make their epochs in turns, in one manifest. What ends the stream of a lane that is
-apart before its turn is that lane's alone: it is held, and begun again after a pause.
+All of them make their epochs in turns, in one manifest. What ends the run of a lane that is apart
+before its turn is that lane's alone: it is held, and begun again after a pause. The common run goes
+on, whoever leaves it or joins it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Protocol
 
 from pyspark.sql import SparkSession
 
-from kernel.errors import Unavailable, cause_and_fix
+from kernel.errors import Unavailable
 from pipeline.commit.manifest import Manifest
 from pipeline.lanes.lane_book import LaneBook
 from pipeline.read.gaps import Gap
@@ -24,10 +25,8 @@ from pipeline.read.turns import Turn
 
 log = logging.getLogger("penstock.pipeline")
 
-_POOL = "spark.scheduler.pool"
 _LOOKS_BETWEEN = 10
 """Looks at a lane that is apart between two questions to the broker how far it is behind."""
-_MOST_SAID = 800
 _FEW = 4
 """A lane keeps up that has fewer unread records than this part of what parts it from others."""
 
@@ -43,6 +42,7 @@ class NewRun(Protocol):
         max_records: int,
         turn: Turn,
         apart: bool,
+        parting: LaneBook | None,
         much: int,
     ) -> IngestRun:
         """Return it: see `IngestRun`."""
@@ -96,7 +96,7 @@ class LaneRuns:
         with closing(run):
             run.finish_unfinished(manifest)
         for lane, error in run.refused.items():
-            self._hold(lane, error)
+            self._book.refuse(lane, error)
 
     def start(self) -> None:
         """Begin to read. Raises `Unavailable` while there is nothing to read, and nothing to try.
@@ -105,17 +105,17 @@ class LaneRuns:
         which Kafka tells nothing just now is held, and tried again by itself.
         """
         self.together.close()
-        without = self._book.names
-        self.together = self._made(without)
+        self.together = self._made(frozenset())
+        apart = self._book.names
         try:
             self.together.start()
         except Unavailable:
-            waits = self._book.awaited() | (self.together.silent.keys() - without)
+            waits = self._book.awaited() | (self.together.silent.keys() - apart)
             if not waits & self._lanes:
                 raise
         for lane, error in self.together.silent.items():
-            if lane not in without:
-                self._hold(lane, error)
+            if lane not in apart:
+                self._book.refuse(lane, error)
 
     def look(self) -> None:
         """Look after all streams. Raises what ended the common one, or an epoch of any."""
@@ -129,12 +129,7 @@ class LaneRuns:
         if self.together.active:
             return
         self._refuse_ended()
-        bulky = self.together.bulky
-        if bulky is not None:
-            log.info("lane %s has much to read: it is read apart", bulky)
-            self._book.part(bulky, f"it has more than {self._lane_records} records to read at once")
-            self.start()
-        elif self._looks % _LOOKS_BETWEEN == 0:
+        if self._looks % _LOOKS_BETWEEN == 0:
             # There was nothing to read but lanes that are apart: there may be more by now.
             self.start()
 
@@ -152,7 +147,7 @@ class LaneRuns:
             error = run.error or Unavailable("its stream ended")
             run.close()
             del self._apart[lane]
-            self._hold(lane, error)
+            self._book.refuse(lane, error)
             return
         if run.epochs:
             self._book.reads(lane)
@@ -163,14 +158,33 @@ class LaneRuns:
         except Unavailable:
             return
         if self._book.keeps_up(lane, now=few):
-            log.info("lane %s keeps up: it is read with the others", lane)
-            run.stop()
-            del self._apart[lane]
+            self._join(lane, run)
+
+    def _join(self, lane: str, run: IngestRun) -> None:
+        """Have a lane read with the others, where these do not miss what was planned for it."""
+
+        def joined() -> None:
+            run.leave()
             self._book.join(lane)
-            if self.together.active:
-                self.together.stop()
-            self._refuse_ended()
-            self.start()
+
+        if lane in self.together.lanes and self.together.active:
+            with self._turn:
+                if not self.together.reach.take_over(lane, joined):
+                    return
+            self._end(lane, run)
+            return
+        # Kafka told nothing of it when the others began: they begin anew, to read it too.
+        self._end(lane, run)
+        self._book.join(lane)
+        if self.together.active:
+            self.together.stop()
+        self._refuse_ended()
+        self.start()
+
+    def _end(self, lane: str, run: IngestRun) -> None:
+        log.info("lane %s keeps up: it is read with the others", lane)
+        run.stop()
+        del self._apart[lane]
 
     def _refuse_failed_epoch(self) -> None:
         """Raise what failed amid an epoch of any stream: all of ingest has to begin again."""
@@ -179,29 +193,19 @@ class LaneRuns:
 
     def _begin(self, lane: str) -> None:
         run = self._made(self._lanes - {lane}, apart=lane)
-        context = self._spark.sparkContext
-        before = context.getLocalProperty(_POOL)
-        # What it reads is decoded in a pool of its own: it shares the cores, and no queue.
-        context.setLocalProperty(_POOL, f"lane-{lane}")
         try:
             run.start()
         except Exception as error:
-            self._hold(lane, error)
+            run.close()
+            self._book.refuse(lane, error)
         else:
             self._apart[lane] = run
-        finally:
-            context.setLocalProperty(_POOL, before or "default")
 
     def _refuse_ended(self) -> None:
         """Raise what ended the common stream, or failed amid an epoch of any."""
         self._refuse_failed_epoch()
         if self.together.error is not None:
             raise self.together.error
-
-    def _hold(self, lane: str, error: BaseException) -> None:
-        log.warning("lane %s is held: %s", lane, error)
-        told = error if isinstance(error, Exception) else Unavailable(str(error))
-        self._book.hold(lane, cause_and_fix(told, most=_MOST_SAID))
 
     def _made(self, without: frozenset[str], *, apart: str | None = None) -> IngestRun:
         """Return a run over all lanes but some, or over the one that is `apart` from others."""
@@ -211,5 +215,6 @@ class LaneRuns:
             max_records=self._max_records if apart is None else self._lane_records,
             turn=self._turn,
             apart=apart is not None,
+            parting=self._book if apart is None else None,
             much=self._lane_records,
         )

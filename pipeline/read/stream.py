@@ -1,37 +1,43 @@
-"""Ingest as a Structured Streaming query: Spark plans offsets, a batch becomes an epoch, or a few.
+"""Ingest as a run: a planner says how far to read, what it planned becomes an epoch, or a few.
 
 The manifest is the truth, Spark's checkpoint is scratch: each start is a new run with a fresh
 checkpoint that begins at the manifest's offsets, after the epoch that a crash left unfinished was
-finished over exactly its own offsets. A change of topology (a new captured source) is a new run.
+finished over exactly its own offsets. A change of topology (a new captured source) is a new run;
+a lane that is read apart from the others, or is so no more, is none.
 """
 
 from __future__ import annotations
 
+import logging
 import re
-import shutil
 import uuid
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql import SparkSession
 
 from kernel.errors import Unavailable
 from kernel.loops import Loop, Signs
 from kernel.positions import Offsets
-from lake.sessions import spark_signs
 from lake.table_columns import DECODED
 from pipeline.commit.ingest import Ingest
 from pipeline.commit.manifest import Manifest
 from pipeline.commit.manifest_rows import Bound, Committed
 from pipeline.executor import ExecutorChoice
 from pipeline.installs.install_book import InstallBook
-from pipeline.read.batch_plan import BatchPlans, has_messages, next_part, only_messages
+from pipeline.lanes.lane_book import LaneBook
+from pipeline.read.batch_plan import (
+    BatchPlans,
+    bulky_lane,
+    has_messages,
+    next_part,
+    nothing_more,
+    only_messages,
+)
 from pipeline.read.bound_epoch import UnfinishedEpoch
 from pipeline.read.epoch_records import EpochRecords
 from pipeline.read.gaps import (
@@ -46,13 +52,17 @@ from pipeline.read.gaps import (
     standing_of,
     still_there,
 )
-from pipeline.read.kafka_records import records_between, stream_records
 from pipeline.read.kafka_topics import KafkaTopics
+from pipeline.read.lane_records import LaneRecords
+from pipeline.read.planners import BrokerPlanner, Planner, SparkPlanner
+from pipeline.read.reach import Reach
 from pipeline.read.read_topics import ReadTopics
 from pipeline.read.turns import Stopped, Turn
 
-_TOPICS_APPEARED = "you must specify all TopicPartitions"
-"""Part of what Spark says when its own list of partitions is newer than the one we gave."""
+log = logging.getLogger("penstock.pipeline")
+
+POOL = "spark.scheduler.pool"
+"""What Spark has jobs of one thread do side by side with those of others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +74,13 @@ class Early:
 
 
 class IngestRun:
-    """One run of the streaming query, from `start` to `stop` or to an error.
+    """One run, from `start` to `stop` or to an error.
 
-    Lanes `without` are not read here, and their offsets stay. Runs that read other lanes take turns
-    at making epochs. One that is `apart` decodes before its turn, so that others need not wait for
-    what may fail or take long; one that is not ends, and names the lane in `bulky`, when a lane
-    with more than `much` records would keep others waiting.
+    Lanes `without` are not read here, and their offsets stay; those that `parting` has are not
+    read here just now. Runs that read other lanes take turns at making epochs. One that is `apart`
+    reads one lane, and decodes before its turn, so that others need not wait for what may fail or
+    take long; one that is not has a lane parted that cannot be decoded, or that with more than
+    `much` records would keep others waiting.
     """
 
     def __init__(
@@ -91,6 +102,7 @@ class IngestRun:
         after_rest: Callable[[Offsets], None],
         turn: Turn | None = None,
         apart: bool = False,
+        parting: LaneBook | None = None,
         much: int | None = None,
     ) -> None:
         self._spark = spark
@@ -117,13 +129,15 @@ class IngestRun:
         self._run_id = uuid.uuid4().hex
         self._turn = turn or Turn()
         self._apart = apart
+        self._parting = parting
         self._much = much
-        self.bulky: str | None = None
+        self.lanes: frozenset[str] = frozenset()
+        """The lanes whose topics are planned for."""
         self.epochs = 0
         self._stopping = False
         self._error: BaseException | None = None
-        self._taken: Offsets = {}
-        self._query: StreamingQuery | None = None
+        self.reach = Reach(ingest, self._lane, parting)
+        self._planner: Planner | None = None
 
     def finish_unfinished(self, manifest: Manifest) -> Committed | None:
         """Finish the epoch that was bound and not committed, over exactly its offsets.
@@ -149,7 +163,7 @@ class IngestRun:
         return done
 
     def start(self) -> None:
-        """Start the query at the manifest's offsets; partitions it does not know, at their first.
+        """Start to plan at the manifest's offsets; partitions it does not know, at their first.
 
         Raises `Unavailable` while there is no topic to read.
         """
@@ -169,32 +183,33 @@ class IngestRun:
             gone += [str(e) for lane, e in self.silent.items() if lane not in self._without]
             gone += [f"source {lane} is not read" for lane in self._without]
             raise Unavailable("; ".join(gone) or f"no topic matches {pattern} yet")
-        self._taken = start
+        self.lanes = router.lanes - {*self.gaps, *self.silent, *self._without}
+        self.reach.begin(start)
         self._plans = BatchPlans(
             self._topics,
             self._ingest,
             self._skips,
             run_id=self._run_id,
-            checkpoint=self._checkpoint,
             start=start,
             ids=kept.topics,
         )
-        for old in self._checkpoints.glob("*"):
-            shutil.rmtree(old, ignore_errors=True)
-        records = stream_records(
+        self._planner = self._planner_of(router.pattern(), start)
+        self._planner.start(self._at_work)
+
+    def _planner_of(self, pattern: str, start: Offsets) -> Planner:
+        if self._apart:
+            pool, context = self._checkpoints.name, self._spark.sparkContext
+            # What executors decode of it is in a pool of its own: it shares cores, and no queue.
+            begins = partial(context.setLocalProperty, POOL, pool)
+            return BrokerPlanner(self._topics, pattern, start, name=pool, begins=begins)
+        return SparkPlanner(
             self._spark,
             self._topics.bootstrap,
-            router.pattern(),
+            pattern,
             start,
             max_records=self._max_records,
-        )
-        self._query = (
-            records.writeStream.foreachBatch(self._at_work)
-            # Hadoop takes the name as it is: a space in it is not written as a URI has it.
-            .option("checkpointLocation", f"file://{self._checkpoint}")
-            # The next batch begins when the last one is through: a fixed beat would be waited for.
-            .trigger(processingTime="0 seconds")
-            .start()
+            checkpoints=self._checkpoints,
+            run_id=self._run_id,
         )
 
     def decide(self) -> None:
@@ -205,13 +220,7 @@ class IngestRun:
             if self._stopping or self._turn.error is not None or not self._ingest.undecided():
                 return
             try:
-                bound = Bound(
-                    epoch=self._ingest.next_epoch,
-                    run_id=self._run_id,
-                    batch_id=-1,
-                    start=self._ingest.last.end if self._ingest.last else {},
-                    end=self._ingest.last.end if self._ingest.last else {},
-                )
+                bound = nothing_more(self._ingest, self._run_id)
                 done = self._ingest.run_epoch(bound, DECODED.empty_table)
             except BaseException as error:
                 self._error = error
@@ -232,34 +241,34 @@ class IngestRun:
 
     @property
     def active(self) -> bool:
-        """Whether the query runs."""
-        return self._query is not None and bool(self._query.isActive)
+        """Whether it goes on."""
+        return self._planner is not None and self._planner.active
 
     @property
     def error(self) -> BaseException | None:
         """What ended the run, our own error first; None while it runs or after `stop`."""
         if self._error is not None:
             return self._error
-        failure: BaseException | None = self._query.exception() if self._query is not None else None
-        if self._stopping or failure is None:
-            return None
-        if _TOPICS_APPEARED in str(failure):
-            return Unavailable("topics appeared while the stream was starting: it starts again")
-        return failure
+        failure = None if self._planner is None else self._planner.error
+        return None if self._stopping else failure
 
     def stop(self) -> None:
         """End the run between two epochs; an epoch under way is finished first.
 
-        Spark's `stop` returns when the query's thread has ended: whoever has the turn meanwhile
+        The planner's `stop` returns when its thread has ended: whoever has the turn meanwhile
         waits for ever for a batch that has just begun and waits for its turn.
         """
         self._stopping = True
         with self._loop.working("the end of a run"):
             with self._turn:
-                query = self._query  # No batch is amid its epoch; one that begins now ends at once.
+                planner = self._planner  # No batch is amid its epoch; one that begins now ends.
             with closing(self):
-                if query is not None:
-                    query.stop()
+                if planner is not None:
+                    planner.stop()
+
+    def leave(self) -> None:
+        """Make no further epoch; called by whoever has the turn."""
+        self._stopping = True
 
     def close(self) -> None:
         """Leave the broker; of a run that has ended, or has finished what was unfinished."""
@@ -270,33 +279,35 @@ class IngestRun:
         """What tells of a topic whose it is: see `gaps.source_of`."""
         return self._router.prefix, self._router.owners
 
-    @property
-    def _checkpoint(self) -> Path:
-        return self._checkpoints / self._run_id
-
     def unread(self) -> int:
         """Return how many records of known partitions no batch has taken yet; asks the broker."""
-        taken = self._taken
-        ends = self._topics.readable_ends({t: [int(p) for p in at] for t, at in taken.items()})
-        return records_between(taken, ends) if taken is self._taken else 0
+        return self.reach.unread(self._topics)
 
     def signs(self) -> Signs:
         """Say what waits for this run, and how far Spark is with what it does for it."""
-        query = self._query
-        if query is None or not query.isActive:
+        if self._planner is None or not self._planner.active:
             return Signs()
         unread = self.unread()
-        signs = spark_signs(self._spark, str(query.runId), None)
-        return replace(signs, waits=f"{unread} records wait in Kafka") if unread > 0 else signs
+        waits = f"{unread} records wait in Kafka" if unread > 0 else None
+        return Signs(waits=waits, progress=self._planner.progress)
 
-    def _at_work(self, _: DataFrame, batch_id: int) -> None:
-        """Make epochs of the offsets that Spark has planned; its frame is not asked for."""
-        more = True
-        while more:
+    def _at_work(self, batch_id: int, end: Offsets) -> None:
+        """Make epochs of what was planned, but for lanes that are apart."""
+        here, parts = self.reach.plan(end), 0
+        while self.reach.further(here):
             self._go_on()
-            early = self._decoded_early(batch_id) if self._apart else None
+            # Of others more has come, while parts were made of what one had much of.
+            now = self._newest(here) if parts else here
+            early = self._decoded_early(batch_id, now) if self._apart else None
             with self._loop.working("the begin of a batch"):
-                more = self._part(batch_id, early)
+                self._part(batch_id, now, early)
+            here, parts = self.reach.here(end), parts + 1
+
+    def _newest(self, end: Offsets) -> Offsets:
+        """Return where the topics of a batch end by now; where nobody says so, where it ends."""
+        with suppress(Unavailable):
+            return self._topics.readable_ends({t: [int(p) for p in at] for t, at in end.items()})
+        return end
 
     def _go_on(self) -> None:
         """Raise `Stopped` where the run is to end: what is left of a batch is not through then."""
@@ -304,60 +315,62 @@ class IngestRun:
             self._stopping = True
             raise Stopped
 
-    def _decoded_early(self, batch_id: int) -> Early:
+    def _decoded_early(self, batch_id: int, end: Offsets) -> Early:
         """Decode a part of a batch of one lane before its turn, unless executors have to do it."""
         try:
-            bound = self._next_part(self._bound(batch_id))
+            bound = self._next_part(self._bound(batch_id, end))
             return Early(bound.end, self._records.early(bound.start, bound.end))
         except BaseException as error:
             self._error = error
             raise
 
-    def _part(self, batch_id: int, early: Early | None) -> bool:
-        """Make an epoch of the next part of a batch; say whether there is more of it."""
+    def _part(self, batch_id: int, end: Offsets, early: Early | None) -> None:
+        """Make an epoch of the next part of a batch."""
         with self._turn:
             self._go_on()
             try:
                 self._before_epoch()
-                whole = self._bound(batch_id)
-                self._leave_to_others(whole)
+                whole = self._without_bulky(batch_id, end)
+                if not self.reach.further(whole.end):
+                    return
                 part = early.end if early else self._next_part(whole).end
                 bound, rows = replace(whole, end=part), early.rows if early else None
                 rest = only_messages(bound, self._has_messages)
-                done = self._run(bound, (bound.start, bound.end), may_rest=rest, early=rows)
+                done, taken = self._run(bound, may_rest=rest, early=rows)
             except Stopped:
                 raise
             except BaseException as error:
                 # Spark wraps what a callback raises in text: keep the error itself.
                 self._error = error
                 raise
-            self._taken = {**self._taken, **bound.end}
+            self.reach.take(taken)
             self.epochs += 1
             if done is None:
                 self._after_rest(bound.end)
             else:
                 self._after_epoch(done)
-            return bound.end != whole.end
 
-    def _bound(self, batch_id: int) -> Bound:
+    def _bound(self, batch_id: int, end: Offsets) -> Bound:
         assert self._plans is not None, "the run has begun"
-        return self._plans.bound(batch_id)
+        return self._plans.bound(batch_id, self.reach.here(end))
 
-    def _leave_to_others(self, bound: Bound) -> None:
-        """End the run, with nothing bound, where a lane that has much would keep others waiting."""
-        if self._apart or self._much is None:
-            return
-        counts: Counter[str] = Counter()
-        for topic, places in bound.end.items():
-            if not self._has_messages(topic):
-                counts[self._lane(topic)] += records_between(bound.start, {topic: places})
-        lane, most = max(counts.items(), key=lambda each: each[1], default=("", 0))
-        if most > self._much and counts.total() > most:
-            self.bulky, self._stopping = lane, True
-            raise Stopped
+    def _without_bulky(self, batch_id: int, end: Offsets) -> Bound:
+        """Return what is to be read, but for lanes with so much that others would wait for it.
+
+        These are read apart from here on.
+        """
+        bound = self._bound(batch_id, end)
+        if self._parting is None or self._much is None:
+            return bound
+        while lane := bulky_lane(bound, self._much, self._lane, self._has_messages):
+            log.info("lane %s has much to read: it is read apart", lane)
+            self._parting.part(lane, f"it has more than {self._much} records to read at once")
+            bound = self._bound(batch_id, end)
+        return bound
 
     def _next_part(self, whole: Bound) -> Bound:
-        return next_part(whole, self._records.at_once, self._has_messages)
+        most, at_once = self._max_records, self._records.at_once
+        return next_part(whole, lambda n: at_once(min(n, most)), self._has_messages)
 
     def _has_messages(self, topic: str) -> bool:
         return has_messages(topic, *self._told)
@@ -366,25 +379,22 @@ class IngestRun:
         return source_of(topic, *self._told)
 
     def _run(
-        self,
-        bound: Bound,
-        within: tuple[Offsets, Offsets],
-        *,
-        may_rest: bool,
-        early: pa.Table | None = None,
-    ) -> Committed | None:
-        """Return the epoch; None for a batch that said nothing and was passed by.
+        self, bound: Bound, *, may_rest: bool, early: pa.Table | None = None
+    ) -> tuple[Committed | None, Offsets]:
+        """Return the epoch, and how far it has read; None for a batch that said nothing.
 
-        Its records are those `within` two offsets, which were decoded `early` or are now.
+        Its records were decoded `early` or are now. Lanes whose records cannot be decoded are left
+        out of it and held.
         """
-        decode = partial(self._records.decoded, *within)
-        if early is not None or (may_rest and self._records.small(*within)):
-            decoded = decode() if early is None else early
-            if may_rest and self._ingest.pass_by(bound, decoded):
-                return None
-            return self._ingest.run_epoch(bound, lambda: decoded)
-        return self._ingest.run_epoch(
-            bound,
-            decode if self._records.small(*within) else None,
-            stage=self._records.stage(*within),
-        )
+        if early is not None:
+            return self._ingest.run_epoch(bound, lambda: early), bound.end
+        alone = self._parting is None and not self._apart
+        records = LaneRecords(self._records, bound, lane_of=self._lane, apart=not alone)
+        return records.made(self._ingest, may_rest=may_rest, refuse=self._refuse)
+
+    def _refuse(self, lane: str, error: Exception) -> None:
+        """Hold a lane whose records could not be decoded; a run of one lane ends behind it."""
+        if self._parting is None:
+            self._error, self._stopping = error, True
+        else:
+            self._parting.refuse(lane, error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from types import TracebackType
 
 
@@ -13,16 +14,27 @@ class Stopped(Exception):
 class Turn:
     """Held by the one run that makes an epoch, as a context; what fails meanwhile is its `error`.
 
+    Who came first has it first: a run that ends one epoch and has the next one ready would else
+    take it again, before another that waits for it has woken up.
+
     An epoch that failed may be bound: before the next start has finished it, another stream would
     bind the same epoch to other offsets. Who gets the turn after an error therefore has to end.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._held = False
+        self._waiting: deque[threading.Event] = deque()
         self.error: BaseException | None = None
 
     def __enter__(self) -> Turn:
-        self._lock.acquire()
+        with self._lock:
+            if not self._held:
+                self._held = True
+                return self
+            mine = threading.Event()
+            self._waiting.append(mine)
+        mine.wait()
         return self
 
     def __exit__(
@@ -30,4 +42,8 @@ class Turn:
     ) -> None:
         if error is not None and not isinstance(error, Stopped) and self.error is None:
             self.error = error
-        self._lock.release()
+        with self._lock:
+            if self._waiting:
+                self._waiting.popleft().set()  # It is theirs from now on.
+            else:
+                self._held = False

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from apps.capture import capture_site
 from apps.pipeline.watchdog import Watchdog, Watched
@@ -160,16 +160,16 @@ def test_a_batch_that_begins_while_its_run_is_stopped_does_not_hold_it(
     run, begun = stream.prepared(), threading.Event()
     at_work = run._at_work
 
-    def seen(records: DataFrame, batch_id: int) -> None:
+    def seen(batch_id: int, end: Offsets) -> None:
         begun.set()
-        at_work(records, batch_id)
+        at_work(batch_id, end)
 
     monkeypatch.setattr(run, "_at_work", seen)
     run.start()
     stream.beat(run)
-    query = run._query
-    assert query is not None
-    stop = query.stop
+    planner = run._planner
+    assert planner is not None
+    stop = planner.stop
 
     def stop_amid_a_batch() -> None:
         begun.clear()
@@ -177,7 +177,7 @@ def test_a_batch_that_begins_while_its_run_is_stopped_does_not_hold_it(
         assert begun.wait(60), "a batch begins when the run is about to end"
         stop()
 
-    monkeypatch.setattr(query, "stop", stop_amid_a_batch)
+    monkeypatch.setattr(planner, "stop", stop_amid_a_batch)
     stopping = threading.Thread(target=run.stop, daemon=True)
     stopping.start()
     stopping.join(60)
@@ -217,9 +217,9 @@ def test_records_that_nobody_reads_are_seen(
     run, let_go = stream.prepared(), threading.Event()
     at_work = run._at_work
 
-    def late(records: DataFrame, batch_id: int) -> None:
+    def late(batch_id: int, end: Offsets) -> None:
         assert let_go.wait(120)
-        at_work(records, batch_id)
+        at_work(batch_id, end)
 
     monkeypatch.setattr(run, "_at_work", late)
     run.start()
