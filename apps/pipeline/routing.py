@@ -12,7 +12,8 @@ from pipeline.decode.records import Decoder
 from pipeline.decode.topic_decoder import TopicDecoder
 from projections.run.catalog import Deployment
 from schemas.identifiers import EVENTS, OUTBOX
-from schemas.registry import ConfluentRegistry
+from schemas.lookups import AskedOnce
+from schemas.registry import ConfluentRegistry, SchemaLookup
 from schemas.topic_records import TopicShape
 
 
@@ -33,19 +34,23 @@ class TopicRouter:
     def decoder(self, topic: str) -> Decoder | None:
         """Return the decoder of a topic; None for one that nothing claims."""
         if topic in self.external:
-            return TopicDecoder(self.external[topic], ConfluentRegistry(self.registry_url))
+            return TopicDecoder(self.external[topic], self._schemas)
         name = topic.removeprefix(self.prefix)
         source, _, _ = name.partition(".")
         if source == EVENTS:
-            return EventDecoder(ConfluentRegistry(self.registry_url))
+            return EventDecoder(self._schemas)
         if source in self.captures:
             return ChangeDecoder(
                 source=source,
                 topic_prefix=self.prefix,
-                schemas=ConfluentRegistry(self.registry_url),
+                schemas=self._schemas,
                 event_times=dict(self.captures[source]),
             )
         return None
+
+    @property
+    def _schemas(self) -> SchemaLookup:
+        return AskedOnce(ConfluentRegistry(self.registry_url))
 
     def pattern(self) -> str:
         """Return a regular expression, for Java as for Python, of every topic that is read.

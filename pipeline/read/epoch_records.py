@@ -30,21 +30,33 @@ from pipeline.read.kafka_records import (
     try_decoding,
 )
 from pipeline.read.lane_decoding import LaneOf, decoded_by_lane
+from pipeline.read.lane_process import LaneProcess
 
 log = logging.getLogger("penstock.pipeline")
+
+WORTH_A_PROCESS = 2_000
+"""Fewer records take less than it does to hand them over, and are waited for by nobody."""
 
 
 class EpochRecords:
     """Reads and decodes what lies between offsets, where `executor` has it done."""
 
     def __init__(
-        self, spark: SparkSession, bootstrap: str, router: Router, executor: ExecutorChoice
+        self,
+        spark: SparkSession,
+        bootstrap: str,
+        router: Router,
+        executor: ExecutorChoice,
+        *,
+        process: LaneProcess | None = None,
     ) -> None:
+        """With a `process` it is that which decodes many records `early`."""
         self._beside = spark
         self._bootstrap = bootstrap
         self._router = router
         self._executor = executor
         self._reads = DriverReads(bootstrap)
+        self._process = process
 
     @cached_property
     def _spark(self) -> SparkSession:
@@ -54,6 +66,8 @@ class EpochRecords:
     def close(self) -> None:
         """Leave the broker."""
         self._reads.close()
+        if self._process is not None:
+            self._process.close()
 
     def small(self, start: Offsets, end: Offsets) -> bool:
         """Say whether so many records are decoded in this process."""
@@ -142,9 +156,19 @@ class EpochRecords:
             raise
 
     def early(self, start: Offsets, end: Offsets) -> pa.Table | None:
-        """Return the records in `[start, end)`, decoded; None where executors have to do it."""
+        """Return the records in `[start, end)`, decoded; None where executors have to do it.
+
+        Many are decoded by a process beside this one, where there is one.
+        """
         with suppress(TooLarge):
-            return self.decoded(start, end) if self.small(start, end) else None
+            if not self.small(start, end):
+                return None
+            if self._process is None or records_between(start, end) < WORTH_A_PROCESS:
+                return self.decoded(start, end)
+            with self._noting(start, end):
+                most = self._executor.most_bytes
+                rows = self._process.decoded(start, end, most_bytes=most)
+            return self.decoded(start, end) if rows is None else self._saw(rows)
         return None
 
     def stage(self, start: Offsets, end: Offsets) -> Stage | None:

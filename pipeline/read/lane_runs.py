@@ -27,6 +27,9 @@ log = logging.getLogger("penstock.pipeline")
 
 _LOOKS_BETWEEN = 10
 """Looks at a lane that is apart between two questions to the broker how far it is behind."""
+_PART = 10
+"""Decoding this part of what a lane takes at once by itself takes as long as the rest of an epoch:
+with more it is parted from others."""
 _FEW = 4
 """A lane keeps up that has fewer unread records than this part of what parts it from others."""
 
@@ -62,7 +65,12 @@ class LaneRuns:
         checkpoints: Path,
         max_records: int,
         lane_records: int,
+        much: int | None = None,
     ) -> None:
+        """A lane by itself takes up to `lane_records` at once.
+
+        It is parted from others that has more than `much` records in a batch with them.
+        """
         self._spark = spark
         self._new_run = new_run
         self._book = book
@@ -71,6 +79,7 @@ class LaneRuns:
         self._checkpoints = checkpoints
         self._max_records = max_records
         self._lane_records = lane_records
+        self._much = max(1, lane_records // _PART) if much is None else much
         self._turn = Turn()
         self._apart: dict[str, IngestRun] = {}
         self._looks = 0
@@ -154,7 +163,7 @@ class LaneRuns:
         if self._looks % _LOOKS_BETWEEN:
             return
         try:
-            few = run.unread() <= self._lane_records // _FEW
+            few = run.unread() <= self._much // _FEW
         except Unavailable:
             return
         if self._book.keeps_up(lane, now=few):
@@ -216,5 +225,5 @@ class LaneRuns:
             turn=self._turn,
             apart=apart is not None,
             parting=self._book if apart is None else None,
-            much=self._lane_records,
+            much=self._much,
         )

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 
 from kernel.positions import Offsets
 from pipeline.commit.ingest import Ingest
+from pipeline.commit.manifest_rows import Bound
 from pipeline.lanes.lane_book import LaneBook
+from pipeline.read.batch_plan import bulky_lane
 from pipeline.read.kafka_records import records_between
 from pipeline.read.kafka_topics import KafkaTopics
+
+log = logging.getLogger("penstock.pipeline")
 
 
 class Reach:
@@ -63,6 +68,22 @@ class Reach:
         if not away:
             return offsets
         return {topic: at for topic, at in offsets.items() if self._lane_of(topic) not in away}
+
+    def without_bulky(
+        self, bound: Callable[[], Bound], much: int | None, told: Callable[[str], bool]
+    ) -> Bound:
+        """Return what is `bound`, but for lanes with so much that others would wait for it.
+
+        These are read apart from here on. Topics that are `told` have logical messages alone.
+        """
+        found = bound()
+        if self._book is None or much is None:
+            return found
+        while lane := bulky_lane(found, much, self._lane_of, told):
+            log.info("lane %s has much to read: it is read apart", lane)
+            self._book.part(lane, f"it has more than {much} records to read at once")
+            found = bound()
+        return found
 
     def further(self, end: Offsets) -> bool:
         """Say whether anything is unread up to `end`."""

@@ -8,8 +8,8 @@ a lane that is read apart from the others, or is so no more, is none.
 
 from __future__ import annotations
 
-import logging
 import re
+import time
 import uuid
 from collections.abc import Callable, Collection, Mapping
 from contextlib import closing, suppress
@@ -32,7 +32,6 @@ from pipeline.installs.install_book import InstallBook
 from pipeline.lanes.lane_book import LaneBook
 from pipeline.read.batch_plan import (
     BatchPlans,
-    bulky_lane,
     has_messages,
     next_part,
     nothing_more,
@@ -52,14 +51,15 @@ from pipeline.read.gaps import (
     standing_of,
     still_there,
 )
+from pipeline.read.kafka_records import records_between
 from pipeline.read.kafka_topics import KafkaTopics
+from pipeline.read.lane_process import LaneProcess
 from pipeline.read.lane_records import LaneRecords
+from pipeline.read.pace import Pace
 from pipeline.read.planners import BrokerPlanner, Planner, SparkPlanner
 from pipeline.read.reach import Reach
 from pipeline.read.read_topics import ReadTopics
 from pipeline.read.turns import Stopped, Turn
-
-log = logging.getLogger("penstock.pipeline")
 
 POOL = "spark.scheduler.pool"
 """What Spark has jobs of one thread do side by side with those of others."""
@@ -121,13 +121,15 @@ class IngestRun:
         """Lanes whose records of an unfinished epoch could not be had: it was made without."""
         self._checkpoints = checkpoints
         self._max_records = max_records
-        self._records = EpochRecords(spark, topics.bootstrap, router, executor)
+        process = LaneProcess(topics.bootstrap, router) if apart else None
+        self._records = EpochRecords(spark, topics.bootstrap, router, executor, process=process)
         self._loop = loop
         self._before_epoch = before_epoch
         self._after_epoch = after_epoch
         self._after_rest = after_rest
         self._run_id = uuid.uuid4().hex
         self._turn = turn or Turn()
+        self._pace = Pace(max_records, self._turn)
         self._apart = apart
         self._parting = parting
         self._much = much
@@ -330,7 +332,9 @@ class IngestRun:
             self._go_on()
             try:
                 self._before_epoch()
-                whole = self._without_bulky(batch_id, end)
+                began = time.monotonic()
+                planned = partial(self._bound, batch_id, end)
+                whole = self.reach.without_bulky(planned, self._much, self._has_messages)
                 if not self.reach.further(whole.end):
                     return
                 part = early.end if early else self._next_part(whole).end
@@ -345,6 +349,7 @@ class IngestRun:
                 raise
             self.reach.take(taken)
             self.epochs += 1
+            self._pace.took(records_between(bound.start, taken), time.monotonic() - began)
             if done is None:
                 self._after_rest(bound.end)
             else:
@@ -354,22 +359,8 @@ class IngestRun:
         assert self._plans is not None, "the run has begun"
         return self._plans.bound(batch_id, self.reach.here(end))
 
-    def _without_bulky(self, batch_id: int, end: Offsets) -> Bound:
-        """Return what is to be read, but for lanes with so much that others would wait for it.
-
-        These are read apart from here on.
-        """
-        bound = self._bound(batch_id, end)
-        if self._parting is None or self._much is None:
-            return bound
-        while lane := bulky_lane(bound, self._much, self._lane, self._has_messages):
-            log.info("lane %s has much to read: it is read apart", lane)
-            self._parting.part(lane, f"it has more than {self._much} records to read at once")
-            bound = self._bound(batch_id, end)
-        return bound
-
     def _next_part(self, whole: Bound) -> Bound:
-        most, at_once = self._max_records, self._records.at_once
+        most, at_once = self._pace.records(), self._records.at_once
         return next_part(whole, lambda n: at_once(min(n, most)), self._has_messages)
 
     def _has_messages(self, topic: str) -> bool:

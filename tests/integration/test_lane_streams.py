@@ -121,6 +121,7 @@ class Lanes:
             checkpoints=settings.state_dir / "checkpoints",
             max_records=settings.number("pipeline.max_records_per_epoch"),
             lane_records=SOME,
+            much=SOME,
         )
         self.runs.finish_unfinished(epochs.manifest)
         self.runs.start()

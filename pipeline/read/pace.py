@@ -1,0 +1,42 @@
+"""How many records of a lane that is apart make one epoch: others wait for it, but shortly."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from pipeline.read.turns import Turn
+
+TURN_S = 0.08
+"""So long a lane that has much to read is to have the turn, while others make epochs, too."""
+_LATELY_S = 10.0
+_LEAST = 1_000
+
+
+class Pace:
+    """Of one run. While no other one makes epochs, it may take `most` records at once."""
+
+    def __init__(self, most: int, turn: Turn, *, now: Callable[[], float] = time.monotonic) -> None:
+        self._most = most
+        self._turn = turn
+        self._now = now
+        self._some = most
+        self._own = 0
+        self._others = turn.taken
+        self._seen: float | None = None
+
+    def records(self) -> int:
+        """Return how many records its next epoch may have."""
+        others = self._turn.taken - self._own
+        if others != self._others:
+            self._others, self._seen = others, self._now()
+        alone = self._seen is None or self._now() - self._seen > _LATELY_S
+        return self._most if alone else self._some
+
+    def took(self, records: int, seconds: float) -> None:
+        """Take note of how long an epoch of so many records had the turn."""
+        self._own += 1
+        if records:
+            # By half at most: what an epoch takes by itself does not follow from its records.
+            factor = min(2.0, max(0.5, TURN_S / max(seconds, 1e-6)))
+            self._some = int(min(self._most, max(_LEAST, records * factor)))

@@ -1,0 +1,68 @@
+"""Turns of lanes: who came first has it first, and one with much takes little beside others."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from pipeline.read.pace import TURN_S, Pace
+from pipeline.read.turns import Stopped, Turn
+from tests.support.services.waiting import until
+
+
+def test_who_has_the_next_epoch_ready_waits_behind_who_waited_before() -> None:
+    turn, order = Turn(), list[str]()
+
+    def one(name: str) -> None:
+        with turn:
+            order.append(name)
+
+    threads = []
+    with turn:
+        for count, name in enumerate(("quiet", "other"), start=1):
+            threads.append(threading.Thread(target=one, args=(name,)))
+            threads[-1].start()
+            until(lambda count=count: len(turn._waiting) == count, f"{name} waits")
+    with turn:
+        order.append("again")
+    for thread in threads:
+        thread.join(10)
+    assert order == ["quiet", "other", "again"]
+    assert turn.taken == 4
+
+
+def test_what_fails_amid_a_turn_is_its_error_and_an_end_is_none() -> None:
+    turn = Turn()
+    with pytest.raises(Stopped), turn:
+        raise Stopped
+    assert turn.error is None
+    with pytest.raises(ValueError, match="first"), turn:
+        raise ValueError("first")
+    with pytest.raises(ValueError, match="second"), turn:
+        raise ValueError("second")
+    assert str(turn.error) == "first"
+
+
+def test_a_lane_takes_less_at_once_while_others_make_epochs() -> None:
+    turn, at = Turn(), [0.0]
+    pace = Pace(20_000, turn, now=lambda: at[0])
+
+    def epoch(records: int, seconds: float) -> None:
+        with turn:
+            pass
+        pace.took(records, seconds)
+
+    epoch(20_000, 4 * TURN_S)
+    assert pace.records() == 20_000, "nobody else is there"
+    with turn:
+        pass
+    assert pace.records() == 10_000, "it took too long for others"
+    epoch(10_000, 2 * TURN_S)
+    assert pace.records() == 5_000
+    epoch(5_000, TURN_S / 2)
+    assert pace.records() == 10_000
+    epoch(3, 9 * TURN_S)
+    assert pace.records() == 1_000, "never so few that it gets nowhere"
+    at[0] += 60
+    assert pace.records() == 20_000, "the others rest"
