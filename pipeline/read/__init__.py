@@ -2,6 +2,6 @@
 
 Upstream: topics of event stores, captured databases and other systems; who decodes them is handed
 in. Downstream: `pipeline.commit.ingest`, one epoch at a time.
-Entry points: `stream.IngestRun` (one stream), `lane_runs.LaneRuns` (streams of lanes read apart),
+Entry points: `stream.IngestRun` (one run), `lane_runs.LaneRuns` (runs of lanes read apart),
 `gaps.look`, `kafka_topics.KafkaTopics`.
 """

@@ -212,6 +212,32 @@ def test_p9_a_lane_without_its_registry_is_held_alone_and_read_when_it_is_back(
     assert epochs == list(range(epochs[0], epochs[0] + len(epochs)))
 
 
+@pytest.mark.parametrize(
+    "step", [pytest.param("Manifest.leave_out", marks=pytest.mark.matrix), "Ingest._sorted_out"]
+)
+def test_p1_an_epoch_that_ends_amid_the_leaving_out_of_a_lane_is_finished_without_it(
+    lanes: Lanes, registry: Registry, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before that is noted, and behind it: the lane's records come once, and later."""
+    lanes.begin()
+    lanes.send(pings=5)
+    lanes.until(lambda: lanes.logged()["pings"] == 5, "what needs no registry is read")
+    registry.cut = True
+    registry.break_all()
+    owner, _, name = step.partition(".")
+    with monkeypatch.context() as patched:
+        patched.setattr({"Ingest": Ingest, "Manifest": Manifest}[owner], name, _storage_is_away)
+        lanes.send(pings=5, readings=7)
+        with pytest.raises(Unavailable, match="storage"):
+            lanes.until(lambda: False, "its epoch fails")
+    lanes.stop()
+    lanes.begin()
+    lanes.until(lambda: lanes.logged() == {"pings": 10, "readings": 0}, "it is left out")
+    assert lanes.state("readings") == "held"
+    registry.cut = False
+    lanes.until(lambda: lanes.logged() == {"pings": 10, "readings": 7}, "it is read when it can be")
+
+
 def test_p9_a_lane_whose_topic_has_no_leader_is_held_alone_until_it_has_one(
     lanes: Lanes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
