@@ -58,7 +58,7 @@ from pipeline.read.stuck_sources import StuckSources, poisoned
 from pipeline.read.topic_lag import TopicHeads
 from projections.run.catalog import DeployedCatalog, Deployment
 from projections.run.projection_rounds import Projecting
-from projections.run.projector import Run
+from projections.run.projection_states import Run
 from schemas.identifiers import OUTBOX
 from schemas.registry import ConfluentRegistry
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from pyspark.sql import SparkSession
 
@@ -21,7 +20,6 @@ from lake.upkeep.compaction import LargeCompaction, compact
 from pipeline.commit.epoch_memory import EpochMemory
 from pipeline.commit.manifest import Manifest
 from pipeline.commit.manifest_rows import Committed
-from pipeline.ddl.held_tables import retry_command
 from pipeline.history.tables import DRIVER_BYTES, HistoryTables
 from pipeline.typed.tables import TypedTables
 from projections.run.catalog import LIVE, PAUSED, DeployedCatalog, Deployment
@@ -30,7 +28,13 @@ from projections.run.derived_holds import held_input
 from projections.run.derived_tables import Brought, DerivedTables
 from projections.run.due_triggers import Triggering
 from projections.run.event_fields import EventFields
-from projections.run.projector import Projector, Run
+from projections.run.projection_states import (
+    ProjectionState,
+    Run,
+    final_rows_wait,
+    held_documents,
+)
+from projections.run.projector import Projector
 from projections.run.relations import LATENESS, LakeCatalog, waits_for_input
 from projections.run.step_budget import within_budget
 from projections.run.targets import live_target
@@ -45,66 +49,6 @@ VERSIONS = (InputKind.HISTORY, InputKind.LATEST)
 COMPACT_EVERY = 64
 TYPED_EVERY_S = 2.0
 """Pause between two runs of typed tables while neither a projection nor a history reads them."""
-
-
-@dataclass(slots=True)
-class ProjectionState:
-    """What the status shows of one projection.
-
-    It was computed up to `epoch`, and can be seen by name up to `noted`. By design `waits` are
-    final rows, and `trigger` is what it waits for at the epoch `asked` before it runs.
-    """
-
-    name: str
-    epoch: int = 0
-    noted: int = 0
-    error: str | None = None
-    held: bool = False
-    runs: int = 0
-    last_ms: float = 0.0
-    due_at: float = 0.0
-    waits: str | None = None
-    trigger: str | None = None
-    asked: int = 0
-
-    def document(self) -> dict[str, object]:
-        """Return what the pipeline says of it."""
-        return {
-            "epoch": self.noted,
-            "error": self.error,
-            "run_ms": self.last_ms,
-            "waits": self.waits,
-            "trigger": self.trigger,
-            "asked": self.asked,
-        }
-
-
-def final_rows_wait(run: Run) -> str:
-    """Say of final rows up to which moment they were given out, and how many wait."""
-    ended = run.ended_us
-    if ended is None:
-        return "final rows wait: not every input has brought a row yet"
-    try:
-        until = (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=ended)).isoformat()
-    except OverflowError:
-        # A time at the edge of the calendar, less the lateness.
-        until = "the year 1" if ended < 0 else "the year 9999"
-    rows = "" if run.waiting is None else f", {run.waiting} wait"
-    return f"final rows are out up to {until}{rows}"
-
-
-def held_documents(derived: DerivedTables) -> dict[str, dict[str, object]]:
-    """Return the derived tables that stand still, as health and status show them."""
-    return {
-        name: {
-            "from_epoch": hold.from_epoch,
-            "reason": hold.reason,
-            "diff": list(hold.diff),
-            "command": retry_command(name, hold),
-            "lasting": name not in derived.passing,
-        }
-        for name, hold in derived.at_last().held.items()
-    }
 
 
 class Projecting:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -49,6 +49,7 @@ from projections.run.key_runs import KEPT_BY_KEYS, all_rows, changed_rows
 from projections.run.matchers import register_functions
 from projections.run.meanings import Meanings
 from projections.run.pending_notes import PendingNotes
+from projections.run.projection_states import Run, run_of
 from projections.run.region_runs import Reading, RegionRuns, shape_of
 from projections.run.relations import LakeCatalog, retyped
 from projections.run.result_rows import keyed, stamped
@@ -65,23 +66,6 @@ SMALL_BYTES = 8 * 2**20
 
 What a join as of a time compares grows with the product of both sides: of more, Spark's executors
 make the first run, and nobody waits for it here."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """What one run did.
-
-    Of final rows `ended_us` is the watermark, in microseconds since 1970, up to which they were
-    given out, and `waiting` how many wait for it; None where that is not known.
-    """
-
-    table: TableAt
-    rows: int
-    deleted: int
-    whole: bool
-    milliseconds: float
-    ended_us: int | None = None
-    waiting: int | None = None
 
 
 class Projector:
@@ -149,8 +133,7 @@ class Projector:
         moved = bool(others) and self._read.get(target.app_id) != others
         again = cursor == up_to and moved
         if cursor is not None and cursor >= up_to and not again:
-            ended = self._final.watermark(plan, target, catalog, cursor)
-            run = replace(self._nothing(target, cursor, started), ended_us=ended)
+            run = self._unchanged(plan, target, catalog, cursor, started)
             if cursor == up_to:
                 self._note(plan, target, run)
             return run
@@ -163,7 +146,7 @@ class Projector:
         moved = moved or self._final.passes(plan, target, catalog, up_to)
         if cursor is not None and not moved and not self._anything_new(plan, catalog, cursor):
             # Nothing to commit: the table at this version is also the one of `up_to`.
-            run = self._nothing(target, up_to, started)
+            run = self._unchanged(plan, target, catalog, up_to, started)
             self._note(plan, target, run)
             return run
         run = self._taken_in(plan, target, catalog, cursor, Guard(target.app_id, up_to, again))
@@ -215,7 +198,7 @@ class Projector:
         changes = self._mergeable(plan, target, catalog, cursor, guard.epoch)
         if changes is None:
             version, rows = self._write_whole(plan, target, catalog, guard)
-            run = _run(TableAt(version=version, as_of_epoch=guard.epoch), rows, 0, True, started)
+            run = run_of(TableAt(version=version, as_of_epoch=guard.epoch), rows, 0, True, started)
             return replace(run, ended_us=ended)
         before = self._final.before(plan, target, guard.epoch)
         last = self._regions.last if plan.final else None
@@ -233,16 +216,26 @@ class Projector:
             )
             gone = pc.sum(pc.equal(changes[OP], DELETE)).as_py() or 0
             table = TableAt(version=version, as_of_epoch=guard.epoch)
-            run = _run(table, changes.num_rows - gone, gone, False, started)
+            run = run_of(table, changes.num_rows - gone, gone, False, started)
         self._regions.committed(target.app_id, run.table.version)
-        waiting = self._regions.waiting(target.app_id) if plan.final else None
-        return replace(run, ended_us=ended, waiting=waiting)
+        return replace(run, ended_us=ended, waiting=self._waiting(plan, target))
 
     def _nothing(self, target: Target, epoch: Epoch, started: float) -> Run:
         """Return a run that changed nothing."""
         table = self._tables.open(target.path)
         version = table.version() if table is not None else 0
-        return _run(TableAt(version=version, as_of_epoch=epoch), 0, 0, False, started)
+        return run_of(TableAt(version=version, as_of_epoch=epoch), 0, 0, False, started)
+
+    def _unchanged(
+        self, plan: Plan, target: Target, catalog: LakeCatalog, epoch: Epoch, started: float
+    ) -> Run:
+        """Return a run that changed nothing, and what waits all the same."""
+        ended = self._final.watermark(plan, target, catalog, epoch)
+        run = self._nothing(target, epoch, started)
+        return replace(run, ended_us=ended, waiting=self._waiting(plan, target))
+
+    def _waiting(self, plan: Plan, target: Target) -> int | None:
+        return self._regions.waiting(target.app_id) if plan.final else None
 
     def _other_projections(self, plan: Plan, target: Target) -> dict[str, int]:
         """Return the versions of the other projections' tables that a plan reads."""
@@ -390,8 +383,3 @@ class Projector:
             versions=dict(target.versions),
             watermark_us=self._final.watermark(plan, target, catalog, up_to),
         )
-
-
-def _run(table: TableAt, rows: int, deleted: int, whole: bool, started: float) -> Run:
-    elapsed = round((time.perf_counter() - started) * 1000, 1)
-    return Run(table=table, rows=rows, deleted=deleted, whole=whole, milliseconds=elapsed)

@@ -146,10 +146,13 @@ class RegionRuns:
             self._held[app_id] = held
             self._under_way = None
 
-    def waiting(self, app_id: str) -> int:
-        """Return how many rows of a target wait for the watermark to pass their end."""
+    def waiting(self, app_id: str) -> int | None:
+        """Return how many rows of a target wait for the watermark to pass their end.
+
+        None while its state is not held, as before the first change after a start.
+        """
         held = self._held.get(app_id)
-        return 0 if held is None else held.dataflow.waiting
+        return None if held is None else held.dataflow.waiting
 
     def keep_only(self, app_ids: Iterable[str]) -> None:
         """Forget all dataflows but those of some targets."""

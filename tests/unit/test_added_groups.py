@@ -25,7 +25,8 @@ from pipeline.commit.manifest_rows import Projected
 from pipeline.typed.columns import EVENT_COLUMNS
 from projections.run import engines
 from projections.run.catalog import LIVE, PROJECTION, Entry
-from projections.run.projector import Projector, Run
+from projections.run.projection_states import Run
+from projections.run.projector import Projector
 from projections.run.targets import live_target
 from projections.serve.keyed_rows import visible
 from replay.subject import subject_of

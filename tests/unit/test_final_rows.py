@@ -22,8 +22,10 @@ from pipeline.typed.columns import EVENT_COLUMNS
 from projections.run.catalog import DROPPED, LIVE, PROJECTION, SOURCE, Entry
 from projections.run.corrections import _json
 from projections.run.projection_rounds import Projecting
-from projections.run.projector import Projector, Run
+from projections.run.projection_states import Run
+from projections.run.projector import Projector
 from projections.run.watermark import StreamTerms, ended_up_to
+from projections.serve.keyed_rows import visible
 from projections.serve.lake_tables import table_names
 from projections.serve.query import ask
 from replay.generations import live_app
@@ -149,6 +151,13 @@ def hours(tmp_path: Path) -> Hours:
     return Hours(tmp_path)
 
 
+def test_readers_are_given_the_columns_of_the_query_alone(hours: Hours) -> None:
+    hours.seen(5, 75)
+    table = DeltaTable(hours.lake.path("projection/hours"))
+    assert "_end" in table.to_pyarrow_table().schema.names
+    assert visible(table).names == ["window_end", "n"], "sinks, feeds and lookups have these"
+
+
 def test_p6_a_window_is_out_when_the_watermark_has_passed_its_end(hours: Hours) -> None:
     hours.seen(5, 69)
     assert hours.rows == {}
@@ -159,6 +168,12 @@ def test_p6_a_window_is_out_when_the_watermark_has_passed_its_end(hours: Hours) 
     assert hours.rows == {1: 2}
     hours.seen(8)
     assert hours.rows == {1: 3}, "a late row corrects what was given out"
+    hours.seen()
+    said = "final rows are out up to 2013-01-01T01:00:00+00:00"
+    assert hours.projecting.states["hours"].waits == f"{said}, 1 wait", "nothing came, so it stays"
+    hours.restart()
+    hours.seen()
+    assert hours.projecting.states["hours"].waits == said, "how many wait is not known yet"
     hours.seen(129)
     assert hours.rows == {1: 3}
 

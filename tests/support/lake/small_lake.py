@@ -27,7 +27,8 @@ from pipeline.typed.columns import EVENT_COLUMNS
 from pipeline.typed.tables import TypedTables
 from projections.run.catalog import CAPTURE, LIVE, PROJECTION, SOURCE, Entry
 from projections.run.derived_tables import Brought, DerivedTables
-from projections.run.projector import Projector, Run
+from projections.run.projection_states import Run
+from projections.run.projector import Projector
 from projections.run.targets import live_target
 from replay.subject import Site, subject_of
 from schemas.registry import MemoryRegistry
