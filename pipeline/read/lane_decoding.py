@@ -15,7 +15,7 @@ from lake.table_columns import DECODED
 from pipeline.decode.records import Router
 from pipeline.read.kafka_records import decoded_here
 
-PATIENCE_S, _RECORD_S = 2.0, 0.0005
+PATIENCE_S, _RECORD_S = 5.0, 0.0005
 """So long others of an epoch wait for a lane, and so long more for each of its records: a registry
 that hangs is waited for by the lane that asks it, not by all."""
 
