@@ -35,8 +35,9 @@ from lake.writer import UPSERT, upserts_and_deletes, with_op
 from pipeline.typed.columns import EPOCH
 from projections.run.database import ORDER_TYPES
 from projections.sql.adding import added_sql
-from projections.sql.batch import Dialect, listed, whole
+from projections.sql.batch import listed, whole
 from projections.sql.catalog import Column
+from projections.sql.dialect import Dialect
 from projections.sql.key_steps import (
     KeySteps,
     Lookup,

@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
-from projections.sql.batch import Dialect, called, listed, mapped, names, newest, plain, whole
+from projections.sql.batch import called, listed, mapped, names, newest, plain, whole
 from projections.sql.decimals import DECIMAL, INTEGERS
+from projections.sql.dialect import Dialect
 from projections.sql.expressions import unwrapped
 from projections.sql.shape import ORDER, PARTIAL
 from projections.sql.tree import (
@@ -50,6 +51,9 @@ _AGAIN = {
     Function.ALL: Function.ALL,
     Function.ANY: Function.ANY,
     Function.NEWEST: Function.NEWEST,
+    Function.BIT_AND: Function.BIT_AND,
+    Function.BIT_OR: Function.BIT_OR,
+    Function.BIT_XOR: Function.BIT_XOR,
 }
 """What makes one result of the results of two parts of a group's facts."""
 

@@ -15,11 +15,12 @@ from sqlglot.errors import SqlglotError
 from projections.sql.all_groups import with_all_groups
 from projections.sql.comma_joins import with_conditions
 from projections.sql.element_forms import with_explosions
-from projections.sql.expressions import FUNCTIONS, OPERATORS, render
+from projections.sql.expressions import render
 from projections.sql.ksql_words import without_ksql_words
 from projections.sql.other_forms import with_own_forms
 from projections.sql.places import Script
 from projections.sql.refusals import refuse_forms, refuse_words
+from projections.sql.spark_functions import CLASSES, OPERATORS
 from projections.sql.tokens import SPARK, parsed
 from projections.sql.window_spellings import with_windows, without_table_functions
 
@@ -82,7 +83,7 @@ def _loses(name: str, count: int) -> bool:
     except SqlglotError:
         return False
     call = query.selects[0] if isinstance(query, exp.Select) else None
-    known = isinstance(call, exp.AggFunc) or type(call).__name__ in FUNCTIONS | OPERATORS
+    known = isinstance(call, exp.AggFunc) or type(call).__name__ in CLASSES | OPERATORS
     if call is None or not known:
         return False
     try:

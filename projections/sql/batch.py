@@ -7,12 +7,10 @@ small executor runs one operator's query at a time, over the rows that a change'
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, assert_never
+from typing import assert_never
 
-from sqlglot import exp
-
-from projections.sql.catalog import Column
 from projections.sql.decimals import FLOATING
+from projections.sql.dialect import Dialect
 from projections.sql.explosion_text import exploded
 from projections.sql.fact_places import in_places
 from projections.sql.join_text import joined
@@ -42,94 +40,6 @@ from projections.sql.tree import (
 from projections.sql.windows import WindowKind
 
 
-class Dialect(Protocol):
-    """The words in which two engines say the same."""
-
-    semi: str
-    anti: str
-    by_order: bool
-    """Whether the engine looks up the version that holds at a time by order: `ASOF JOIN`."""
-
-    def name(self, name: str) -> str:
-        """Quote a name."""
-        ...
-
-    def expression(self, node: exp.Expr, columns: Sequence[Column]) -> str:
-        """Write an expression over `columns`."""
-        ...
-
-    def conditions(self, parts: Sequence[exp.Expr], columns: Sequence[Column]) -> str:
-        """Write that all conditions hold, each asked only where those before it do; or nothing."""
-        ...
-
-    def micros(self, moment: str) -> str:
-        """Turn a moment into microseconds since 1970."""
-        ...
-
-    def moment(self, micros: str) -> str:
-        """Turn microseconds since 1970 into a moment."""
-        ...
-
-    def whole_number(self, value: int) -> str:
-        """Write a BIGINT."""
-        ...
-
-    def modulo(self, value: str, size: int) -> str:
-        """Write the remainder that is never negative."""
-        ...
-
-    def numbers(self, count: int) -> str:
-        """Return a FROM item with the column `__i` from 0 to count - 1."""
-        ...
-
-    def total(self, call: Call, value: str, over: str) -> str:
-        """Write SUM or AVG of a value, the same in whatever order the rows are added."""
-        ...
-
-    divides_decimals: bool
-    """Whether `average` takes decimals, too."""
-
-    def average(self, call: Call, total: str, count: str) -> str:
-        """Write an AVG from the exact total of its values and their number, NULL for none."""
-        ...
-
-    def ordered(self, call: Call, value: str, over: str) -> str:
-        """Write what is made of values in ascending order, or of those that are not NULL."""
-        ...
-
-    def rank(self, call: str) -> str:
-        """Write a rank as an INT, from the call that gives it."""
-        ...
-
-    def row(self, values: Sequence[str]) -> str:
-        """Write several values as one that is compared from left to right."""
-        ...
-
-    def gathered(self, fields: Sequence[tuple[str, str]]) -> str:
-        """Write the rows of a group as a list of structs, from names and values."""
-        ...
-
-    def each(self, values: str) -> str:
-        """Write the elements of a list as rows."""
-        ...
-
-    def elements(self, columns: str, rows: str, node: Exploded) -> str:
-        """Write rows once for each element: `columns`, its place `__i` from 0, itself as `__e`."""
-        ...
-
-    def field(self, value: str, name: str) -> str:
-        """Write a field of a struct."""
-        ...
-
-    def apart(self, value: str, kind: str) -> list[str]:
-        """Write what values of a type are ordered by, so that only those that are the same tie."""
-        ...
-
-    def of_greatest(self, value: str, by: str) -> str:
-        """Write the value, NULL included, of the row where `by` is greatest in its group."""
-        ...
-
-
 def plain(kind: str) -> bool:
     """Say whether a type is known and not nested: its values have an order."""
     return bool(kind) and "<" not in kind
@@ -142,6 +52,22 @@ def newest(value: str, dialect: Dialect, kind: str | None = None) -> str:
     """
     more = [] if kind is None else [f"{value} IS NOT NULL", *dialect.apart(value, kind)]
     return dialect.of_greatest(value, dialect.row([*ORDER, *more]))
+
+
+def _extreme(call: Call, value: str, dialect: Dialect) -> str:
+    """Write the value, NULL included, of the row where `by` is greatest or least.
+
+    Of several such rows the newest, or for the least one the oldest, counts. One without `by` is
+    none of them.
+    """
+    assert call.by is not None, "it is chosen by something"
+    by, kind = dialect.name(call.by.name), call.by.type
+    # There are two zeros, which compare as equal.
+    first = f"{by} + CAST(0 AS {kind})" if kind in FLOATING else by
+    more = [f"{value} IS NOT NULL", *dialect.apart(value, call.kind)]
+    place = f"CASE WHEN {by} IS NOT NULL THEN {dialect.row([first, *ORDER, *more])} END"
+    greatest = call.function is Function.MAX_BY
+    return (dialect.of_greatest if greatest else dialect.of_least)(value, place)
 
 
 def called(call: Call, dialect: Dialect, over: str = "") -> str:
@@ -158,8 +84,16 @@ def called(call: Call, dialect: Dialect, over: str = "") -> str:
             return f"{call.function}({value} + CAST(0 AS {call.kind})){over}"
         case function if function in ORDERED:
             return dialect.ordered(call, value, over)
+        case Function.MAX_BY | Function.MIN_BY:
+            return _extreme(call, value, dialect)
         case Function.ROW_NUMBER | Function.RANK | Function.DENSE_RANK:
             return dialect.rank(f"{call.function}(){over}")
+        case Function.NTILE:
+            return dialect.rank(f"{call.function}({call.offset}){over}")
+        case Function.PERCENT_RANK | Function.CUME_DIST:
+            return f"{call.function}(){over}"
+        case Function.NTH_VALUE:
+            return f"{call.function}({value}, {call.offset}){over}"
         case Function.LAG | Function.LEAD:
             default = "" if call.default is None else f", {dialect.expression(call.default, ())}"
             return f"{call.function}({value}, {call.offset}{default}){over}"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
+from projections.sql.catalog import Column
 from projections.sql.places import offset_of
 from projections.sql.resolving import Names
 from projections.sql.tree import Call, Function
@@ -17,6 +18,14 @@ _PLAIN: dict[type[exp.Expr], Function] = {
     exp.Max: Function.MAX,
     exp.LogicalAnd: Function.ALL,
     exp.LogicalOr: Function.ANY,
+    exp.Mode: Function.MODE,
+    exp.BitwiseAndAgg: Function.BIT_AND,
+    exp.BitwiseOrAgg: Function.BIT_OR,
+    exp.BitwiseXorAgg: Function.BIT_XOR,
+}
+_EXTREMES: dict[type[exp.Expr], Function] = {
+    exp.ArgMax: Function.MAX_BY,
+    exp.ArgMin: Function.MIN_BY,
 }
 _ORDERED = (exp.GroupConcat, exp.ArrayAgg, exp.ArrayUniqueAgg, exp.Quantile)
 _SPREADS: dict[type[exp.Expr], int] = {exp.Variance: 1, exp.VariancePop: 0}
@@ -38,9 +47,10 @@ class Called:
     distinct: bool = False
     offset: int = 1
     default: exp.Expr | None = None
+    by: exp.Expr | None = None
 
-    def call(self, name: str, column: str | None) -> Call:
-        """Return the call whose argument is a column."""
+    def call(self, name: str, column: str | None, by: Column | None = None) -> Call:
+        """Return the call whose argument is a column, and so is what it chooses `by`."""
         return Call(
             name=name,
             function=self.function,
@@ -50,6 +60,7 @@ class Called:
             distinct=self.distinct,
             offset=self.offset,
             default=self.default,
+            by=by,
         )
 
 
@@ -58,6 +69,8 @@ def aggregate_of(names: Names, found: exp.Expr) -> Called:
     only = None
     if isinstance(found, exp.Filter):
         only, found = found.expression.this, found.this
+    if type(found) in _EXTREMES:
+        return _extreme(names, found, only)
     distinct = isinstance(found.this, exp.Distinct)
     arguments = found.this.expressions if distinct else [found.this, *found.expressions]
     value = arguments[0] if len(arguments) == 1 else _of_several(names, found, arguments, distinct)
@@ -85,14 +98,39 @@ def aggregate_of(names: Names, found: exp.Expr) -> Called:
     kind = names.type_of(value)
     if only is not None:
         value = exp.Case(ifs=[exp.If(this=only.copy(), true=value.copy())])
+    same = function in (Function.MODE, Function.BIT_AND, Function.BIT_OR, Function.BIT_XOR)
+    if distinct and function in (Function.MODE, Function.BIT_XOR):
+        raise names.script.refusal(
+            f"{_word_of(found)} of distinct values is not compiled",
+            at=offset_of(found, names.at),
+            fix="Read each value once: FROM (SELECT DISTINCT key, x FROM t) q GROUP BY key.",
+        )
     return Called(
         function=function,
         argument=value,
         kind=kind,
-        type=names.type_of(found),
+        type=kind if same else names.type_of(found),
         # The least and the greatest, all and any are the same of distinct values.
         distinct=distinct and function in (Function.SUM, Function.AVG),
     )
+
+
+def _extreme(names: Names, found: exp.Expr, only: exp.Expr | None) -> Called:
+    """Read MAX_BY or MIN_BY; of a row that FILTER leaves out there is nothing to choose it by."""
+    if found.args.get("count") is not None or isinstance(found.this, exp.Distinct):
+        raise names.script.refusal(
+            f"{_word_of(found)} of several rows is not compiled",
+            at=offset_of(found, names.at),
+            fix="Rank them: QUALIFY ROW_NUMBER() OVER (PARTITION BY k ORDER BY y DESC) <= 3.",
+        )
+    by, kind = found.expression, names.type_of(found.this)
+    if only is not None:
+        by = exp.Case(ifs=[exp.If(this=only.copy(), true=by.copy())])
+    return Called(function=_EXTREMES[type(found)], argument=found.this, kind=kind, type=kind, by=by)
+
+
+def _word_of(found: exp.Expr) -> str:
+    return found.sql_name() if isinstance(found, exp.Func) else found.key.upper()
 
 
 def _word(found: exp.Expr) -> str:
@@ -108,20 +146,16 @@ def _of_ascending(
         value = exp.Case(ifs=[exp.If(this=only.copy(), true=value.copy())])
     if isinstance(found, exp.Quantile):
         part = found.args.get("quantile")
-        approximate = isinstance(found, exp.ApproxQuantile)
-        if (
-            approximate
-            or not isinstance(part, exp.Literal)
-            or part.is_string
-            or not 0 <= float(part.name) <= 1
-        ):
+        if not isinstance(part, exp.Literal) or part.is_string or not 0 <= float(part.name) <= 1:
             raise names.script.refusal(
-                "PERCENTILE_APPROX is not compiled"
-                if approximate
-                else "a percentile is of a part between 0 and 1",
+                "a percentile is of a part between 0 and 1",
                 at=at,
                 fix="Write it out: PERCENTILE(x, 0.95), or PERCENTILE_CONT(0.95) WITHIN GROUP "
-                "(ORDER BY x).",
+                "(ORDER BY x). Each of several has a call of its own.",
+            )
+        if isinstance(found, exp.ApproxQuantile):
+            return Called(
+                function=Function.ELEMENT, argument=value, kind=kind, type=kind, default=part
             )
         return Called(
             function=Function.PERCENTILE, argument=value, kind=kind, type="DOUBLE", default=part

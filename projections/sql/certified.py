@@ -55,6 +55,7 @@ _ALSO_HELD = ("FLOAT", "BINARY")
 """Types of parts that nothing is computed of."""
 _MOST_AVERAGED = 28
 """An average of decimals of no more digits has room for their total."""
+_OF_BITS = (Function.BIT_AND, Function.BIT_OR, Function.BIT_XOR)
 _UNITS = ("SECOND", "MINUTE", "HOUR", "DAY")
 _SAME_FAMILY = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ)
 _CHOICES = (exp.Coalesce, exp.Greatest, exp.Least)
@@ -119,13 +120,13 @@ def _parts(node: Node) -> Iterator[str | None]:
     # What has parts is passed on, up to where it is taken apart; no operator keeps it.
     passes = isinstance(node, Stateless)
     below = () if passes else (each for side in inputs_of(node) for each in side.columns)
-    for each in (*node.columns, *below):
-        if not (has_simple_type(each.type) or (passes and is_held(each.type))):
-            yield f"column {each.name.lstrip('_')} has the type {each.type or '(as Spark derives)'}"
     if isinstance(node, Map):
         for expression in (*(each.expression for each in node.outputs), *node.where):
             if not _is_passed(expression, _typing(node.input.columns)):
                 yield uncertified_in(expression, node.input.columns)
+    for each in (*node.columns, *below):
+        if not (has_simple_type(each.type) or (passes and is_held(each.type))):
+            yield f"column {each.name.lstrip('_')} has the type {each.type or '(as Spark derives)'}"
     if isinstance(node, Join):
         columns = (*node.left.columns, *node.right.columns)
         for part in node.rest:
@@ -165,6 +166,8 @@ def _uncertified_call(call: Call) -> str | None:
         return None
     if not has_simple_type(call.kind):
         return f"{call.function.upper()} of {call.kind or 'a type that only Spark derives'}"
+    if call.function in _OF_BITS:
+        return None if call.kind in INTEGERS else f"{call.function.upper()} of {call.kind}"
     if call.function in (Function.PERCENTILE, Function.VARIANCE):
         digits = digits_of(call.kind)
         exact = call.kind in _NUMBERS or (digits is not None and digits[0] <= EXACT_DIGITS)

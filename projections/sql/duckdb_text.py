@@ -60,7 +60,7 @@ _FUNCTIONS: dict[type[exp.Expr], str] = {
 
 
 class DuckText:
-    """Writes operators for DuckDB; see `projections.sql.batch.Dialect`."""
+    """Writes operators for DuckDB; see `projections.sql.dialect.Dialect`."""
 
     semi = "SEMI"
     anti = "ANTI"
@@ -163,6 +163,10 @@ class DuckText:
     def of_greatest(self, value: str, by: str) -> str:
         """Write the value, NULL included, of the row where `by` is greatest in its group."""
         return f"arg_max_null({value}, {by})"
+
+    def of_least(self, value: str, by: str) -> str:
+        """Write the value, NULL included, of the row where `by` is least in its group."""
+        return f"arg_min_null({value}, {by})"
 
 
 def _field(value: str, name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from projections.sql.decimals import FLOATING, digits_of
 from projections.sql.scalar import quoted
-from projections.sql.totals import percentile_sql, variance_sql
+from projections.sql.totals import element_place, percentile_sql, variance_sql, with_one_zero
 from projections.sql.tree import Call, Function
 
 
@@ -53,6 +53,14 @@ def ordered(call: Call, value: str, over: str) -> str:
             return percentile_sql(
                 f"CAST('{part}' AS DOUBLE)", count, known, "list_extract", "BIGINT"
             )
+        case Function.MODE:
+            one = with_one_zero(value, call)
+            return f"mode({one} ORDER BY {one}){over}"
+        case Function.ELEMENT:
+            values = f"list_sort({_known(f'list({with_one_zero(value, call)}){over}')})"
+            count = f"count({value}){over}"
+            place = f"CAST({element_place(call, count, '//')} AS BIGINT)"
+            return f"CASE WHEN {count} > 0 THEN list_extract({values}, {place}) END"
         case Function.VARIANCE:
             values = f"list(CAST({value} AS DOUBLE)){over}"
             known = f"list_sort({_known(values)})"

@@ -9,7 +9,7 @@ from projections.sql.shape import ORDER
 from projections.sql.tree import Exploded
 
 if TYPE_CHECKING:
-    from projections.sql.batch import Dialect
+    from projections.sql.dialect import Dialect
 
 
 def exploded(node: Exploded, rows: str, dialect: Dialect, more: str = "") -> str:

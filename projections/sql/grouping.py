@@ -9,6 +9,7 @@ from sqlglot import exp
 
 from kernel.errors import InvalidRequest
 from projections.sql.calls import Called, aggregate_of
+from projections.sql.catalog import Column
 from projections.sql.decimals import FLOATING
 from projections.sql.durations import FORM, duration_of, in_us
 from projections.sql.expressions import AGGREGATES, check, render, same_text
@@ -109,8 +110,13 @@ class _Groups:
             if called.argument is not None:
                 argument = f"__a{len(self.calls)}"
                 self.below.append(self.names.computed(argument, called.argument))
+            by = None
+            if called.by is not None:
+                chosen = self.names.computed(f"__b{len(self.calls)}", called.by)
+                self.below.append(chosen)
+                by = Column(name=chosen.name, type=chosen.type)
             name = f"__c{len(self.calls)}"
-            self.calls[text] = called.call(name, argument)
+            self.calls[text] = called.call(name, argument, by)
             self.names.knows(name, called.type)
         return column(self.calls[text].name)
 

@@ -17,7 +17,7 @@ from projections.sql.shape import ORDER, InputKind
 from projections.sql.tree import Join, JoinKind, Map, Node, Scan, column
 
 if TYPE_CHECKING:
-    from projections.sql.batch import Dialect
+    from projections.sql.dialect import Dialect
 
 _MET = "__met"
 

@@ -14,7 +14,8 @@ from typing import assert_never
 
 from sqlglot import exp
 
-from projections.sql.batch import Dialect, listed, names, whole
+from projections.sql.batch import listed, names, whole
+from projections.sql.dialect import Dialect
 from projections.sql.expressions import unwrapped
 from projections.sql.fact_places import apart
 from projections.sql.resolving import used

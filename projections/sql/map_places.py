@@ -88,6 +88,10 @@ def _of_calls(calls: tuple[Call, ...]) -> Iterator[tuple[str, str]]:
     for call in calls:
         if call.argument is not None and call.function in (Function.MIN, Function.MAX):
             yield call.argument, f"the argument of {call.function.upper()}"
+        if call.argument is not None and call.function in (Function.MODE, Function.ELEMENT):
+            yield call.argument, "what is compared"
+        if call.by is not None:
+            yield call.by.name, f"what {call.function.upper()} chooses by"
 
 
 def _place(node: Node, name: str, default: int) -> int:

@@ -13,7 +13,7 @@ from projections.sql.catalog import Column
 from projections.sql.tree import WINDOW_END, WINDOW_START, Match
 
 if TYPE_CHECKING:
-    from projections.sql.batch import Dialect
+    from projections.sql.dialect import Dialect
 
 _MOMENT = Column(name="", type="TIMESTAMP")
 _PLACE = Column(name="", type="BIGINT")

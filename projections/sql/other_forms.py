@@ -6,15 +6,16 @@ or a last value in the order of arrival, is left, and refused where it stands.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from sqlglot import exp
 
+from projections.sql import aggregate_forms
+from projections.sql.aggregate_forms import Form
 from projections.sql.durations import duration_of, in_us
 from projections.sql.expressions import unwrapped
+from projections.sql.moments import MOMENTS, moment_of
 from projections.sql.tokens import SPARK
-
-_Form = Callable[[exp.Expr], exp.Expr | None]
 
 
 def with_own_forms(query: exp.Expr) -> exp.Expr:
@@ -74,24 +75,59 @@ def _one_of_each(select: exp.Select) -> None:
     select.set("order", None)
 
 
-def _counted(node: exp.Expr) -> exp.Expr | None:
-    """A number of different values that may be wrong by some is one that is right."""
-    return exp.Count(this=exp.Distinct(expressions=[node.this]))
+def _named_fields(node: exp.Expr) -> exp.Expr | None:
+    """Write struct(a, x AS b) with the names of its fields, which columns get others of on the way.
+
+    What is no column, and is given no name, is col1, col2 and so on, by its place.
+    """
+    parts: list[exp.Expr] = []
+    for place, each in enumerate(node.expressions, start=1):
+        named = isinstance(each, exp.PropertyEQ | exp.Alias)
+        value = each.expression if isinstance(each, exp.PropertyEQ) else each.unalias()
+        if isinstance(value, exp.Star) or isinstance(value.this, exp.Star):
+            return None
+        if isinstance(each, exp.Alias):
+            name = each.alias
+        elif isinstance(value, exp.Column | exp.Dot | exp.Identifier) or named:
+            name = each.name if not isinstance(each, exp.Dot) else each.expression.name
+        else:
+            name = f"col{place}"
+        parts += [exp.Literal.string(name), value]
+    return exp.Anonymous(this="named_struct", expressions=parts)
 
 
-def _of_one(kind: type[exp.Expr]) -> _Form:
-    return lambda node: kind(this=node.expressions[0]) if len(node.expressions) == 1 else None
+def _decoded(node: exp.Expr) -> exp.Expr | None:
+    """Leave decode(bytes, 'utf-8') to Spark."""
+    return exp.Anonymous(this="decode", expressions=[node.this, node.args["charset"]])
 
 
-def _newest(node: exp.Expr) -> exp.Expr | None:
-    """Any value is the newest one, which a column beside GROUP BY is."""
-    select = node.find_ancestor(exp.Select)
-    if select is None or select.args.get("group") is None:
+def _rounded_to(node: exp.Expr) -> exp.Expr | None:
+    """Write FLOOR(t TO HOUR) as date_trunc, and CEIL(t TO HOUR) as what is not before t."""
+    unit = node.args.get("to")
+    if unit is None:
         return None
-    plain = isinstance(node.this, exp.Column) and not isinstance(
-        node.parent, exp.Filter | exp.Window
-    )
-    return exp.Paren(this=node.this) if plain else None
+    time = _text(node.this)
+    begun = f"date_trunc('{unit.name.upper()}', {time})"
+    if isinstance(node, exp.Floor):
+        return _parsed(begun)
+    following = f"{begun} + INTERVAL 1 {unit.name.upper()}"
+    return _parsed(f"(CASE WHEN {begun} = {time} THEN {begun} ELSE {following} END)")
+
+
+def _moved(node: exp.Expr) -> exp.Expr | None:
+    """Leave timestampadd(HOUR, n, t) and dateadd, which means the same, to Spark."""
+    unit = exp.Var(this=node.text("unit").upper())
+    parts = [unit, node.expression, node.this]
+    return exp.Anonymous(this="timestampadd", expressions=parts)
+
+
+def _by_unit(node: exp.Expr) -> exp.Expr | None:
+    """Read the unit of timestampadd as a word, not as a column."""
+    unit, *parts = node.expressions or [exp.Null()]
+    if not isinstance(unit, exp.Column) or len(parts) != 2:
+        return None
+    words = [exp.Var(this=unit.name.upper()), *parts]
+    return exp.Anonymous(this="timestampadd", expressions=words)
 
 
 def _binned(node: exp.Expr) -> exp.Expr | None:
@@ -228,61 +264,18 @@ def _at_path(document: exp.Expr, path: exp.Expr) -> exp.Expr:
     return exp.JSONExtractScalar(this=document, expression=path, only_json_types=False)
 
 
-def _part_of(node: exp.Expr) -> exp.Expr | None:
-    """Write PERCENTILE_CONT(p) WITHIN GROUP (ORDER BY x) as PERCENTILE(x, p)."""
-    order = node.expression
-    plain = isinstance(node.this, exp.PercentileCont) and isinstance(order, exp.Order)
-    parts = order.expressions if plain else []
-    if len(parts) != 1 or parts[0].args.get("desc"):
-        return None
-    return exp.Quantile(this=parts[0].this, quantile=node.this.this)
+def _moment(node: exp.Expr) -> exp.Expr | None:
+    return moment_of(node, _text, _parsed)
 
 
-def _half(node: exp.Expr) -> exp.Expr | None:
-    return exp.Quantile(this=node.this, quantile=exp.Literal.number("0.5"))
+def _filtered(node: exp.Expr) -> exp.Expr | None:
+    return _moment(node) or aggregate_forms.CLASSES[exp.Filter](node)
 
 
-_VARIANCES: Mapping[type[exp.Expr], type[exp.Expr]] = {
-    exp.Stddev: exp.Variance,
-    exp.StddevSamp: exp.Variance,
-    exp.StddevPop: exp.VariancePop,
-}
-
-
-def _deviation(node: exp.Expr) -> exp.Expr | None:
-    """Write a standard deviation as the root of a variance, with its FILTER and OVER."""
-    if isinstance(node.parent, exp.Filter | exp.Window) and node.arg_key == "this":
-        return None
-    made = node.copy()
-    inner = made
-    while isinstance(inner, exp.Filter | exp.Window):
-        inner = inner.this
-    variance = _VARIANCES.get(type(inner))
-    if variance is None:
-        return None
-    if inner is made:
-        return exp.Sqrt(this=variance(this=inner.this))
-    inner.replace(variance(this=inner.this))
-    return exp.Sqrt(this=made)
-
-
-def _ascending(node: exp.Expr) -> exp.Expr | None:
-    """Leave out the order of a list that is that of its values, as it is without."""
-    order = node.this
-    if not isinstance(order, exp.Order) or len(order.expressions) != 1:
-        return None
-    by = order.expressions[0]
-    value = order.this.expressions[0] if isinstance(order.this, exp.Distinct) else order.this
-    if by.args.get("desc") or by.this != value:
-        return None
-    made = node.copy()
-    made.set("this", order.this.copy())
-    return made
-
-
-_CLASSES: Mapping[type[exp.Expr], _Form] = {
-    exp.ApproxDistinct: _counted,
-    exp.AnyValue: _newest,
+_CLASSES: Mapping[type[exp.Expr], Form] = {
+    **aggregate_forms.CLASSES,
+    **dict.fromkeys(MOMENTS, _moment),
+    exp.Filter: _filtered,
     exp.DateBin: _binned,
     exp.NullSafeNEQ: _differ,
     exp.Like: _like,
@@ -290,18 +283,18 @@ _CLASSES: Mapping[type[exp.Expr], _Form] = {
     exp.EQ: _among,
     exp.NEQ: _among,
     exp.DecodeCase: _chosen,
-    exp.WithinGroup: _part_of,
-    exp.Median: _half,
-    **dict.fromkeys((*_VARIANCES, exp.Filter, exp.Window), _deviation),
-    exp.GroupConcat: _ascending,
-    exp.ArrayAgg: _ascending,
     exp.JSONExtractScalar: _of_json,
+    exp.Struct: _named_fields,
+    exp.Decode: _decoded,
+    exp.Floor: _rounded_to,
+    exp.Ceil: _rounded_to,
+    exp.TimestampAdd: _moved,
 }
-_NAMED: Mapping[str, _Form] = {
-    "EVERY": _of_one(exp.LogicalAnd),
-    "SOME": _of_one(exp.LogicalOr),
+_NAMED: Mapping[str, Form] = {
+    **aggregate_forms.NAMED,
     "TIME_BUCKET": _binned,
     "IFF": _if,
     "EXTRACTJSONFIELD": _json_value,
     "JSON_VALUE": _json_value,
+    "TIMESTAMPADD": _by_unit,
 }

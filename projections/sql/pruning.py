@@ -59,12 +59,12 @@ def _with(node: Node, needed: Set[str]) -> Node:
             return _exploded(node, needed)
         case Grouped() | Sessions():
             calls = tuple(call for call in node.calls if call.name in needed)
-            wanted = {*node.keys, *(c.argument for c in calls if c.argument is not None)}
+            wanted = {*node.keys, *(name for call in calls for name in call.reads)}
             wanted |= {node.time} if isinstance(node, Sessions) else set()
             return replace(node, input=_with(node.input, wanted), calls=calls)
         case Over():
             own = {*node.partition, *(each.column for each in node.order)}
-            own |= {call.argument for call in node.calls if call.argument is not None}
+            own |= {name for call in node.calls for name in call.reads}
             below = {each.name for each in node.input.columns}
             return replace(node, input=_exactly(node.input, (needed & below) | own))
         case Match():

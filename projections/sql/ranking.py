@@ -33,16 +33,28 @@ _RANKS: dict[type[exp.Expr], Function] = {
     exp.RowNumber: Function.ROW_NUMBER,
     exp.Rank: Function.RANK,
     exp.DenseRank: Function.DENSE_RANK,
+    exp.Ntile: Function.NTILE,
+    exp.PercentRank: Function.PERCENT_RANK,
+    exp.CumeDist: Function.CUME_DIST,
 }
+_SHARES = (Function.PERCENT_RANK, Function.CUME_DIST)
+"""Ranks that are parts of 1."""
 _NEIGHBOURS: dict[type[exp.Expr], Function] = {
     exp.Lag: Function.LAG,
     exp.Lead: Function.LEAD,
     exp.FirstValue: Function.FIRST_VALUE,
     exp.LastValue: Function.LAST_VALUE,
+    exp.First: Function.FIRST_VALUE,
+    exp.Last: Function.LAST_VALUE,
+    exp.NthValue: Function.NTH_VALUE,
 }
+_FRAMED = (Function.FIRST_VALUE, Function.LAST_VALUE, Function.NTH_VALUE, *KNOWN)
+_OF_GROUPS = (Function.MAX_BY, Function.MIN_BY, Function.MODE)
 _OF_KNOWN: dict[type[exp.Expr], Function] = {
     exp.FirstValue: Function.FIRST_KNOWN,
     exp.LastValue: Function.LAST_KNOWN,
+    exp.First: Function.FIRST_KNOWN,
+    exp.Last: Function.LAST_KNOWN,
 }
 _FRAMES = (
     "Frames are ROWS BETWEEN n PRECEDING AND n FOLLOWING, each end also UNBOUNDED or CURRENT ROW, "
@@ -51,8 +63,8 @@ _FRAMES = (
 )
 _FUNCTIONS = (
     "Before OVER there are COUNT, SUM, AVG, MIN, MAX, COUNT_IF, BOOL_AND and BOOL_OR without "
-    "DISTINCT, ROW_NUMBER, RANK, DENSE_RANK, LAG, LEAD, FIRST_VALUE and LAST_VALUE, these two with "
-    "IGNORE NULLS as well."
+    "DISTINCT, ROW_NUMBER, RANK, DENSE_RANK, NTILE, PERCENT_RANK, CUME_DIST, LAG, LEAD, NTH_VALUE, "
+    "FIRST_VALUE and LAST_VALUE, these two with IGNORE NULLS as well."
 )
 _SO_FAR = Frame(rows=False, before=None, after=0)
 """What OVER with ORDER BY is about if it names no frame."""
@@ -158,9 +170,16 @@ class Windows:
             called = aggregate_of(names, found)
             if called.distinct:
                 raise self._refusal(found, "DISTINCT before OVER is not compiled", fix=_FUNCTIONS)
+            if called.function in _OF_GROUPS:
+                raise self._refusal(
+                    found,
+                    f"{called.function.upper()} before OVER is not compiled",
+                    fix="Order the rows by it: FIRST_VALUE(x) OVER (PARTITION BY k ORDER BY y "
+                    "DESC).",
+                )
             return called
         if kind in _RANKS:
-            return Called(function=_RANKS[kind], argument=None, kind="", type="INT")
+            return self._rank(found)
         if isinstance(found, exp.IgnoreNulls) and type(found.this) in _OF_KNOWN:
             of, value = names.type_of(found.this.this), found.this.this
             return Called(function=_OF_KNOWN[type(found.this)], argument=value, kind=of, type=of)
@@ -168,8 +187,9 @@ class Windows:
             word = "IGNORE NULLS" if isinstance(found, exp.IgnoreNulls) else found.key.upper()
             raise self._refusal(found, f"{word} before OVER is not compiled", fix=_FUNCTIONS)
         offset = found.args.get("offset")
-        if offset is not None and not (isinstance(offset, exp.Literal) and offset.is_int):
-            raise self._refusal(found, f"{render(found)}: the offset is a number, 0 or more")
+        least = 1 if kind is exp.NthValue else 0
+        if offset is not None and not (_is_count(offset) and int(offset.name) >= least):
+            raise self._refusal(found, f"{render(found)}: the offset is a number, {least} or more")
         of, default = neighbour_default(names, found)
         return Called(
             function=_NEIGHBOURS[kind],
@@ -180,6 +200,17 @@ class Windows:
             default=default,
         )
 
+    def _rank(self, found: exp.Expr) -> Called:
+        function, parts = _RANKS[type(found)], found.this
+        if function is not Function.NTILE:
+            kind = "DOUBLE" if function in _SHARES else "INT"
+            return Called(function=function, argument=None, kind="", type=kind)
+        if not _is_count(parts) or int(parts.name) < 1:
+            raise self._refusal(
+                found, "NTILE is of a number of parts, 1 or more", fix="Write it out: NTILE(4)."
+            )
+        return Called(function=function, argument=None, kind="", type="INT", offset=int(parts.name))
+
     def _place(self, window: exp.Expr, called: Called) -> _Around:
         order = window.args.get("order")
         written = order.expressions if order is not None else []
@@ -189,10 +220,10 @@ class Windows:
         partition = tuple(self._keyed(each) for each in window.args.get("partition_by") or [])
         ordering = tuple(self._ordering(each) for each in written)
         frame = self._frame(window, ordering, written)
-        if called.function is Function.FIRST_VALUE and frame == _SO_FAR:
-            # The first row of the partition, rows of equal order told apart.
+        if called.function in (Function.FIRST_VALUE, Function.NTH_VALUE) and frame == _SO_FAR:
+            # Rows of the partition so far, those of equal order told apart.
             frame = Frame(rows=True, before=None, after=0)
-        if called.function in (Function.FIRST_VALUE, Function.LAST_VALUE, *KNOWN):
+        if called.function in _FRAMED:
             if frame is None or not frame.rows:
                 word = called.function.replace("_known", "_value ignore nulls").upper()
                 raise self._refusal(window, f"{word} needs a frame of ROWS")
@@ -282,3 +313,7 @@ class Windows:
 
     def _refusal(self, node: exp.Expr, message: str, fix: str = _FRAMES) -> Exception:
         return self._names.script.refusal(message, at=offset_of(node, self._names.at), fix=fix)
+
+
+def _is_count(node: object) -> bool:
+    return isinstance(node, exp.Literal) and bool(node.is_int)

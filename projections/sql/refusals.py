@@ -64,24 +64,6 @@ def _said(found: exp.Expr) -> tuple[str, str] | None:
             "Write a SELECT for each column: SELECT key, 'north' AS region, north AS amount FROM t "
             "UNION ALL SELECT key, 'south', south FROM t.",
         )
-    if isinstance(found, exp.Floor | exp.Ceil) and found.args.get("to") is not None:
-        unit = found.text("to").upper()
-        more = "" if isinstance(found, exp.Floor) else f" + INTERVAL 1 {unit} where t is later"
-        return (
-            f"{type(found).__name__.upper()} of a time is not read",
-            f"Write date_trunc('{unit}', t){more}.",
-        )
-    if isinstance(found, exp.StrToUnix) and not isinstance(found.this, exp.CurrentTimestamp):
-        return (
-            "unix_timestamp of a time is not read",
-            "Write unix_seconds(t), or unix_seconds(CAST(x AS TIMESTAMP)) of a text.",
-        )
-    if isinstance(found, exp.TimestampAdd):
-        count, unit = found.expression, found.text("unit").upper()
-        return (
-            "timestampadd, dateadd and date_add with a unit are not read",
-            f"Write t + INTERVAL {render(count)} {unit}, and for a day of DATE date_add(d, n).",
-        )
     if isinstance(found, exp.Between) and found.args.get("symmetric"):
         return (
             "BETWEEN SYMMETRIC is not read",

@@ -19,7 +19,7 @@ _NOT_ORDERED = re.compile("MAP<|FLOAT|DOUBLE|REAL", re.IGNORECASE)
 
 
 class SparkText:
-    """Writes operators as Spark SQL; see `projections.sql.batch.Dialect`."""
+    """Writes operators as Spark SQL; see `projections.sql.dialect.Dialect`."""
 
     semi = "LEFT SEMI"
     anti = "LEFT ANTI"
@@ -111,3 +111,7 @@ class SparkText:
     def of_greatest(self, value: str, by: str) -> str:
         """Write the value, NULL included, of the row where `by` is greatest in its group."""
         return f"max_by({value}, {by})"
+
+    def of_least(self, value: str, by: str) -> str:
+        """Write the value, NULL included, of the row where `by` is least in its group."""
+        return f"min_by({value}, {by})"

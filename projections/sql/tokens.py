@@ -11,15 +11,17 @@ from sqlglot.errors import ParseError, TokenError
 from sqlglot.tokens import Token, TokenType
 
 from kernel.errors import InvalidRequest
+from projections.sql.call_parser import CallParser
 from projections.sql.places import Script
 
 
 class _AsWritten(Spark):
-    """Spark SQL with the formats of times, and paths of JSON, as they are written.
+    """Spark SQL with the formats of times, paths of JSON, and most calls as they are written.
 
     sqlglot reads them as formats of its own, which do not tell `y` from `yyyy`, nor `a` from `$.a`.
     """
 
+    Parser = CallParser
     TIME_MAPPING: dict[str, str] = {}  # noqa: RUF012 (sqlglot declares it so)
 
     def to_json_path(self, path: exp.Expr | None) -> exp.Expr | None:

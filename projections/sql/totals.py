@@ -7,15 +7,20 @@ An average of whole numbers is their exact total divided once.
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 from projections.sql.decimals import FLOATING, INTEGERS
 from projections.sql.expressions import render
 from projections.sql.tree import Call, Function
 
-RANKS = (Function.RANK, Function.DENSE_RANK)
+RANKS = (Function.RANK, Function.DENSE_RANK, Function.PERCENT_RANK, Function.CUME_DIST)
 """Functions for which rows of equal order are one; all others tell such rows apart."""
 KNOWN = (Function.FIRST_KNOWN, Function.LAST_KNOWN)
 """Of the values that are not NULL the first and the last."""
-ORDERED = (Function.LIST, Function.VALUES, Function.PERCENTILE, Function.VARIANCE, *KNOWN)
+ORDERED = (
+    *(Function.LIST, Function.VALUES, Function.PERCENTILE, Function.VARIANCE, *KNOWN),
+    *(Function.ELEMENT, Function.MODE),
+)
 """These, and what is made of values in ascending order: one text, an array, numbers."""
 
 
@@ -49,6 +54,13 @@ def ordered_sql(call: Call, value: str, over: str) -> str:
             assert call.default is not None, "a list has something between two values"
             listed = f"array_join(array_sort({gathered}), {render(call.default)})"
             return f"CASE WHEN {count} > 0 THEN {listed} END"
+        case Function.MODE:
+            # Of several that are there as often it is the least.
+            return f"mode({with_one_zero(value, call)}, true){over}"
+        case Function.ELEMENT:
+            values = f"array_sort(collect_list({with_one_zero(value, call)}){over})"
+            place = f"CAST({element_place(call, count, 'DIV')} AS INT)"
+            return f"CASE WHEN {count} > 0 THEN element_at({values}, {place}) END"
         case Function.VARIANCE:
             values = f"array_sort(collect_list(CAST({value} AS DOUBLE)){over})"
             total = f"aggregate({values}, 0D, (total, one) -> total + one)"
@@ -68,6 +80,24 @@ def variance_sql(call: Call, squares: str, count: str) -> str:
     """Write a variance from the sum of squares; of the one row of a sample there is none."""
     apart = f"{count} - {call.offset}" if call.offset else count
     return f"CASE WHEN {count} > {call.offset} THEN {squares} / CAST({apart} AS DOUBLE) END"
+
+
+def with_one_zero(value: str, call: Call) -> str:
+    """Write a value of which there are not two zeros, that are equal and written differently."""
+    return f"{value} + CAST(0 AS {call.kind})" if call.kind in FLOATING else value
+
+
+def element_place(call: Call, count: str, divides: str) -> str:
+    """Write the place, from 1, of the least of sorted values below or at which a part of them is.
+
+    `divides` is the engine's word for whole quotients: a part such as 0.07 of 100 values is 7 of
+    them, not a little more.
+    """
+    assert call.default is not None, "a part is written out"
+    part = Decimal(call.default.name).normalize()
+    digits = max(0, -int(part.as_tuple().exponent))
+    numerator, whole = int(part.scaleb(digits)), 10**digits
+    return f"greatest(1, ({count} * {numerator} + {whole - 1}) {divides} {whole})"
 
 
 def percentile_sql(part: str, count: str, values: str, element: str, place: str) -> str:

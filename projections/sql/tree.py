@@ -20,61 +20,13 @@ from projections.sql.catalog import Column, Relation
 from projections.sql.formulas import Formula, Pick
 from projections.sql.nested_types import ElementColumn
 from projections.sql.patterns import Pattern
+from projections.sql.row_functions import Call as Call
+from projections.sql.row_functions import Function as Function
 from projections.sql.shape import InputKind
 from projections.sql.windows import WindowKind
 
 WINDOW_START, WINDOW_END = "__window_start", "__window_end"
 _WINDOW = (Column(name=WINDOW_START, type="TIMESTAMP"), Column(name=WINDOW_END, type="TIMESTAMP"))
-
-
-class Function(StrEnum):
-    """What is computed from the rows of a group, or from the rows around one."""
-
-    COUNT = "count"
-    SUM = "sum"
-    AVG = "avg"
-    MIN = "min"
-    MAX = "max"
-    ALL = "bool_and"
-    ANY = "bool_or"
-    NEWEST = "newest"
-    ROW_NUMBER = "row_number"
-    RANK = "rank"
-    DENSE_RANK = "dense_rank"
-    LAG = "lag"
-    LEAD = "lead"
-    FIRST_VALUE = "first_value"
-    LAST_VALUE = "last_value"
-    FIRST_KNOWN = "first_known"
-    LAST_KNOWN = "last_known"
-    LIST = "list"
-    VALUES = "values"
-    PERCENTILE = "percentile"
-    VARIANCE = "variance"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """One function over rows. `argument` is a column; None counts rows.
-
-    `kind` is the argument's type and `type` the result's, both empty where they are not certain.
-    `default` is what LAG and LEAD give where there is no neighbour, of the argument's type, what a
-    LIST has between values, and the part below a PERCENTILE.
-    """
-
-    name: str
-    function: Function
-    argument: str | None
-    kind: str
-    type: str
-    distinct: bool = False
-    offset: int = 1
-    default: exp.Expr | None = None
-
-    @property
-    def column(self) -> Column:
-        """Return the result as a column."""
-        return Column(name=self.name, type=self.type)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

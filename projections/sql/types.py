@@ -18,8 +18,9 @@ from projections.sql.decimals import (
     common_type,
 )
 from projections.sql.functions import function_of
-from projections.sql.nested_types import StructOf, nested_of
+from projections.sql.nested_types import ArrayOf, MapOf, StructOf, nested_of
 from projections.sql.scalars import scalar_of
+from projections.sql.spark_functions import PASSED_ON
 from projections.sql.type_names import normal
 
 TEMPORAL = ("TIMESTAMP", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "DATE")
@@ -52,6 +53,8 @@ _STRINGS = (
     exp.SplitPart,
     exp.JSONExtractScalar,
 )
+_OF_TEXTS_OR_BYTES = (exp.Concat, exp.DPipe, exp.Substring, exp.Trim, exp.Reverse)
+"""What gives bytes of bytes, and an array of arrays."""
 _DOUBLES = (exp.Sqrt, exp.Cbrt, exp.Exp, exp.Ln, exp.Log, exp.Pow, exp.Sin, exp.Cos, exp.Tan)
 _BIGINTS = (exp.IntDiv, exp.Count, exp.CountIf, exp.UnixMicros, exp.UnixMillis, exp.UnixSeconds)
 _INTS = (exp.Year, exp.Quarter, exp.Month, exp.Day, exp.DayOfMonth, exp.DayOfWeek, exp.DayOfYear)
@@ -106,11 +109,32 @@ class _Typing:
             case exp.Case() | exp.If():
                 return self._of_case(node)
             case _:
-                return self._of_scalar(node) or self._of_field(node) or _by_class(node)
+                return self._of_others(node)
 
     def _of_scalar(self, node: exp.Expr) -> str:
         scalar = scalar_of(node, self.of)
         return scalar.gives if scalar is not None else ""
+
+    def _of_others(self, node: exp.Expr) -> str:
+        if isinstance(node, _OF_TEXTS_OR_BYTES):
+            joined = isinstance(node, exp.Concat | exp.DPipe)
+            parts = [*node.iter_expressions()] if joined else [node.this]
+            kinds = {self.of(part) for part in parts}
+            if any(kind == "BINARY" or kind.startswith("ARRAY<") for kind in kinds):
+                return kinds.pop() if len(kinds) == 1 else ""
+        if isinstance(node, exp.Bracket):
+            return self._of_element(node)
+        return self._of_scalar(node) or self._of_field(node) or _by_class(node)
+
+    def _of_element(self, node: exp.Expr) -> str:
+        """Return the type of an array's element or of a map's value."""
+        match nested_of(self.of(node.this)):
+            case ArrayOf(element=element):
+                return element
+            case MapOf(value=value):
+                return value
+            case _:
+                return ""
 
     def _of_field(self, node: exp.Expr) -> str:
         struct = nested_of(self.of(node.this)) if isinstance(node, exp.Dot) else None
@@ -130,6 +154,8 @@ def _by_class(node: exp.Expr) -> str:
     function = function_of(node)
     if function is not None:
         return function.gives
+    if isinstance(node, exp.Anonymous):
+        return PASSED_ON.get(node.name.lower(), "")
     if isinstance(node, _BOOLEANS):
         return "BOOLEAN"
     if isinstance(node, _STRINGS):

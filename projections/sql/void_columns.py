@@ -7,6 +7,7 @@ from sqlglot import exp
 from projections.sql.expressions import unwrapped
 from projections.sql.parse import ProjectionDecl
 from projections.sql.places import offset_of
+from projections.sql.spark_functions import HELD_BY_NO_TABLE
 from projections.sql.tree import (
     Call,
     Function,
@@ -18,18 +19,30 @@ from projections.sql.tree import (
     Sessions,
     UnionAll,
     inputs_of,
+    walk,
 )
 
 _AS_ARGUMENT = (
     *(Function.MIN, Function.MAX, Function.NEWEST, Function.LAG, Function.LEAD),
-    *(Function.FIRST_VALUE, Function.LAST_VALUE),
+    *(Function.FIRST_VALUE, Function.LAST_VALUE, Function.NTH_VALUE, Function.MODE),
+    *(Function.MAX_BY, Function.MIN_BY, Function.ELEMENT),
 )
 """Functions whose results have the type of their argument."""
 
 
 def check_voids(decl: ProjectionDecl, tree: Newest) -> None:
-    """Refuse a column of the result that is NULL alone, or an array without a type."""
+    """Refuse a column of the result that is NULL alone, or an array without a type.
+
+    So are values that Spark has, and tables have not.
+    """
     for each in tree.columns:
+        odd = None if each.type else _held_nowhere(tree, each.name)
+        if odd is not None:
+            raise decl.script.refusal(
+                f"column {each.name} is {HELD_BY_NO_TABLE[odd.name.lower()]}, which no table holds",
+                at=_place(decl, each.name, odd),
+                fix=f"Convert it: CAST(… AS STRING) AS {each.name}.",
+            )
         found = None if each.type else _void_of(tree, each.name)
         if found is not None:
             array = "ARRAY<STRING>" if isinstance(found, exp.Array) else "STRING"
@@ -38,6 +51,20 @@ def check_voids(decl: ProjectionDecl, tree: Newest) -> None:
                 at=_place(decl, each.name, found),
                 fix=f"Name one: CAST({_said(found)} AS {array}) AS {each.name}.",
             )
+
+
+def _held_nowhere(node: Node, name: str) -> exp.Expr | None:
+    """Return the call that gives a column a value that no table holds."""
+    for each in walk(node):
+        for output in each.outputs if isinstance(each, Map) else ():
+            made = unwrapped(output.expression)
+            if output.name == name and _is_held_nowhere(made):
+                return made
+    return None
+
+
+def _is_held_nowhere(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Anonymous) and node.name.lower() in HELD_BY_NO_TABLE
 
 
 def _place(decl: ProjectionDecl, name: str, found: exp.Expr) -> int:

@@ -89,6 +89,7 @@ def test_statements_of_the_page_are_planned(lake_tables: LakeCatalog) -> None:
         "late_flights",
         "order_lines",
         "pieces_sold",
+        "order_totals",
         "departure_weather",
         "carrier_delays",
     }
@@ -141,7 +142,10 @@ LISTED = re.findall(
 )
 FUNCTIONS = [name for group in LISTED for name in group.split()]
 FORMS = ("x", "x, x", "x, x, x", "'a', x, x", "x, 'a', 1", "HOUR FROM x", "'HOUR', x", "HOUR, x, x")
-FORMS += ("x, 'UTC'",)
+FORMS += (
+    *("x, 'UTC'", "x, 'a INT'", "x, e -> e", "x, (a, b) -> a", "x, 0, (a, b) -> a"),
+    *("x, x, (a, b) -> a", "x, x, (a, b, c) -> a"),
+)
 
 
 def test_the_page_lists_functions() -> None:

@@ -332,7 +332,9 @@ ALIKE = (
 )
 
 
-@pytest.mark.parametrize("item", ["i", "i[0]"], ids=["a known type", "a type that Spark derives"])
+@pytest.mark.parametrize(
+    "item", ["i", "get(i, 0)"], ids=["a known type", "a type that Spark derives"]
+)
 @pytest.mark.parametrize("grouped", ["", " GROUP BY k"])
 def test_rows_in_one_place_are_told_apart_by_nested_values_too(
     sql_spark: SparkSession, item: str, grouped: str

@@ -16,6 +16,7 @@ from projections.run import operators
 from projections.run.dataflow import Dataflow
 from projections.run.operators import JoinOperator, RecomputedOperator
 from projections.sql.certified import uncertified
+from tests.support.oracles.choice_projections import CHOSEN, RANKED
 from tests.support.oracles.element_projections import ELEMENTS, KEPT_BY_KEYS
 from tests.support.oracles.flow_projections import FLOWS
 from tests.support.oracles.further_projections import FURTHER
@@ -35,7 +36,7 @@ def compacted_often() -> Iterator[None]:
         yield
 
 
-CASES = {**REGIONS, **FURTHER, **PATTERNS, **ELEMENTS, **FLOWS}
+CASES = {**REGIONS, **FURTHER, **PATTERNS, **ELEMENTS, **FLOWS, **CHOSEN, **RANKED}
 LOST = st.sampled_from([None, 1, 2, 3])
 
 

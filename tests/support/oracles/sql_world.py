@@ -21,9 +21,9 @@ from lake.writer import DELETE, OP
 from projections.run.database import arrow_schema, arrow_type
 from projections.run.key_runs import changed_rows
 from projections.sql.adding import GIVEN
-from projections.sql.batch import Dialect
 from projections.sql.catalog import Column, MemoryCatalog, Relation
 from projections.sql.declared_relations import DeclaredCatalog
+from projections.sql.dialect import Dialect
 from projections.sql.key_steps import TOUCHED
 from projections.sql.parse import parse_script
 from projections.sql.plan import InputKind, Plan, Strategy, plan
