@@ -52,6 +52,8 @@ USUAL: Mapping[str, str] = {
     # What it infers of a filter over many columns, as a history has one, grows by doubling.
     "spark.sql.constraintPropagation.enabled": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    # A record may be a key with all of its rows, as for a pattern.
+    "spark.sql.execution.arrow.maxBytesPerBatch": "16m",
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "4096",
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.sql.streaming.checkpointFileManagerClass": (

@@ -7,12 +7,15 @@ order; it gives the matches as a list of structs. The search tries what the patt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Context, Decimal, localcontext
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kernel.errors import InvalidRequest
 from projections.run.match_values import OPERATORS, quotient, sortable, total_of
@@ -35,6 +38,9 @@ from projections.sql.tree import Match
 
 MOST_STEPS = 1_000_000
 """So many steps a search from one row may take before it is given up as hopeless."""
+ROWS_AT_ONCE = 4_096
+"""Rows that are Python objects at the same time, unless one partition has more. Each is a kilobyte
+or more as such, and a batch may have any number of them."""
 _EXACT = Context(prec=200)
 """Python rounds decimals to 28 digits by itself, where Spark's have up to 38, and products more."""
 
@@ -79,7 +85,11 @@ class Matcher:
 
     def __call__(self, partitions: pa.Array) -> pa.Array:
         """Return the matches of each partition."""
-        return pa.array([self._of(rows or []) for rows in partitions.to_pylist()], self.given)
+        found = [
+            pa.array([self._of(rows or []) for rows in few.to_pylist()], self.given)
+            for few in _few_at_once(partitions)
+        ]
+        return pa.concat_arrays(found)
 
     def _of(self, structs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         rows = [{name: struct[f"f{i}"] for i, name in enumerate(self.taken)} for struct in structs]
@@ -224,6 +234,15 @@ def matcher_of(node: Match, kinds: Callable[[str], pa.DataType]) -> Matcher:
         taken=tuple(each.name for each in taken_columns(node)),
         given=pa.list_(pa.struct(given)),
     )
+
+
+def _few_at_once(partitions: pa.Array) -> Iterator[pa.Array]:
+    """Cut partitions into runs of them that have few rows together."""
+    rows = pc.fill_null(pc.list_value_length(partitions), 0).to_numpy(zero_copy_only=False)
+    full = rows.cumsum() // ROWS_AT_ONCE
+    cuts = np.flatnonzero(np.diff(full)) + 1
+    for first, end in pairwise([0, *cuts.tolist(), len(partitions)]):
+        yield partitions.slice(first, end - first)
 
 
 def _rows(bound: _Bound | None) -> list[tuple[str, Row]]:

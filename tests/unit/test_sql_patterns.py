@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -122,6 +123,29 @@ def test_a_search_that_does_not_look_back_tries_each_place_once() -> None:
     plain = _matcher(LOOPING, FormulaOperation("is null", (Value(1),)))
     (match,) = plain.matches(rows)
     assert match[-1] == len(rows)
+
+
+def test_rows_of_many_partitions_are_no_objects_at_the_same_time() -> None:
+    """Spark hands over a batch of keys, each with all of its rows: memory does not follow them."""
+    never = FormulaOperation("<", (Value(1), Value(0)))
+    columns = ("_time", "_seq_hi", "_seq_lo", "t")
+    row = pa.struct([(f"f{i}", pa.int64()) for i in range(len(columns))])
+    given = pa.list_(pa.struct([(f"g{i}", pa.int64()) for i in range(6)]))
+    plain = replace(_matcher(Sequel((Variable("A"),)), never), given=given)
+
+    def most(partitions: int) -> int:
+        rows = [{f"f{i}": n for i in range(len(columns))} for n in range(40)]
+        lists = pa.array([None, [], *[rows] * partitions], pa.list_(row))
+        tracemalloc.start()
+        try:
+            found = plain(lists)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+            assert found.to_pylist() == [[]] * (partitions + 2)
+
+    few = matcher.ROWS_AT_ONCE // 40
+    assert most(8 * few) < 2 * most(few)
 
 
 PRICED = {
