@@ -8,7 +8,8 @@ from kernel.errors import Conflict, NotFound
 from lake import storage
 from replay.book import CLAIM, CLAIMED, READY, UNFINISHED, Replay, ReplayBook, State
 from replay.copies import is_in_place
-from replay.generations import generation_name, live_app
+from replay.generation_names import stable_name
+from replay.generations import generation_path, live_app
 from replay.subject import Site
 from replay.swap_place import is_taken_back
 
@@ -82,7 +83,7 @@ def give_up_rollback(site: Site, replay: Replay) -> Replay:
 
 def _refuse_the_table(site: Site, replay: Replay) -> None:
     """Raise `Conflict` for a generation whose swap was interrupted: its files are the table's."""
-    path = site.place.path(f"projection/{replay.name}")
+    path = site.place.path(stable_name(replay.name))
     if is_in_place(site, replay):
         raise Conflict(
             f"generation {replay.generation} of {replay.name} is the table at {path}",
@@ -107,7 +108,7 @@ def remove_abandoned(site: Site, name: str) -> list[Replay]:
         if replay.state is not State.CANCELLED or replay.at is None:
             continue
         died = datetime.now(UTC) - replay.at >= ABANDONED_AFTER
-        path = site.place.path(generation_name(name, replay.generation))
+        path = generation_path(site.place, name, replay.generation)
         if died and storage.exists(path) and not is_in_place(site, replay):
             remove_files(site, replay)
             removed.append(replay)
@@ -123,6 +124,6 @@ def remove_files(site: Site, replay: Replay) -> None:
     known = ReplayBook(site.place, site.tables).known(replay.name, replay.generation)
     if known is None or known.state is not State.CANCELLED or is_in_place(site, replay):
         return
-    name = generation_name(replay.name, replay.generation)
-    site.tables.forget(site.place.path(name))
-    storage.remove(site.place.path(name))
+    path = generation_path(site.place, replay.name, replay.generation)
+    site.tables.forget(path)
+    storage.remove(path)

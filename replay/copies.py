@@ -23,7 +23,8 @@ from lake.table_settings import make_table
 from pipeline.typed.columns import EPOCH
 from projections.run.targets import Target
 from replay.book import Replay, ReplayBook, State
-from replay.generations import Cursor, generation_name, live_app, publish
+from replay.generation_names import derived_name, stable_name
+from replay.generations import Cursor, generation_path, live_app, publish
 from replay.starts import Start
 from replay.subject import Site
 
@@ -68,7 +69,8 @@ def claim_place(site: Site, name: str) -> None:
     if site.into is None:
         return
     path = _path(site, name)
-    told = f"Made by penstock replay apply --lake: projection {name} of {site.lake.root}"
+    what = name if derived_name(name) else f"projection {name}"
+    told = f"Made by penstock replay apply --lake: {what} of {site.lake.root}"
     try:
         table = site.tables.open(path)
         if table is None and not _has_files(path):
@@ -117,7 +119,7 @@ def put_in_place(site: Site, replay: Replay, epoch: Epoch) -> None:
     before = next((n for n in range(generation - 1, 0, -1) if _shows(stable, name, n)), 0)
     publish(
         stable,
-        DeltaTable(site.place.path(generation_name(name, generation))),
+        DeltaTable(generation_path(site.place, name, generation)),
         folder=f"_gen/{generation}",
         old=live_app(name, before),
         new=Cursor(app_id=app, epoch=epoch),
@@ -167,4 +169,4 @@ def _shows(table: DeltaTable, name: str, generation: int) -> bool:
 
 
 def _path(site: Site, name: str) -> str:
-    return site.place.path(f"projection/{name}")
+    return site.place.path(stable_name(name))

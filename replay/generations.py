@@ -24,6 +24,7 @@ from lake.layout import Lake
 from lake.reader_features import enable_for
 from lake.tables import Tables, kept
 from lake.writer import ArrowWriter, Guard
+from replay.generation_names import stable_name
 
 GENERATION_KEY = "penstock.generation"
 """Name in the commit's own metadata by which a swap is found again after a crash."""
@@ -37,8 +38,13 @@ class Cursor:
     epoch: Epoch
 
 
+def generation_path(lake: Lake, name: str, generation: int) -> str:
+    """Return the place in a lake at which a generation is built."""
+    return f"{lake.path(stable_name(name))}/_gen/{generation}"
+
+
 def generation_name(name: str, generation: int) -> str:
-    """Return the place in the lake at which a generation is built."""
+    """Return the name in the lake of the table of a projection's generation."""
     return f"projection/{name}/_gen/{generation}"
 
 

@@ -99,7 +99,8 @@ class ReplayPlan:
     `sliceable`: there are slices, between which a build with a limited rate waits.
     `downstream`: the deployed projections that read this one. `silent`: what is given out to
     nobody while the build runs. `new_features`: of Delta's protocol, that readers of the result
-    must know and those of the live table need not. `free_bytes` None: not a local lake.
+    must know and those of the live table need not. `free_bytes` None: not a local lake. `place`:
+    of the table in another lake, where it is built there: then nobody here reads it.
     """
 
     name: str
@@ -133,6 +134,7 @@ class ReplayPlan:
     not_rebuilt: tuple[str, ...]
     go_back: str
     basis: Basis
+    place: str | None = None
 
     @property
     def fits(self) -> bool:
@@ -153,16 +155,18 @@ def plan_replay(
     Raises what `base_of` raises for a base that cannot be begun with.
     """
     subject = subject_of(site, name, text)
-    inputs = tuple(_size(site, table) for table in input_tables(subject))
+    inputs = tuple(table_size(site, table) for table in input_tables(subject))
     up_to = build_epoch(site, subject)
     base = base_of(site, subject, start, up_to=up_to, include_late=include_late)
     after = BEFORE_ALL if base is None or base.where is not None else base.epoch
     rows, later = input_rows(site, subject, up_to, after=after)
-    live = _size(site, f"projection/{name}")
+    live = table_size(site, f"projection/{name}")
     change, why = _change(subject, include_late)
     rates = rates_for(name, ReplayBook(site.lake, site.tables).built())
     computed = 0 if start.where is not None else rows  # At least; nobody counted rows of keys.
     generation, slices = next_generation(site, name), _slices(site, subject, rows, base)
+    place = None if site.into is None else site.into.path(f"projection/{name}")
+    declared = site.deployed.deployment().declared.values()
     return ReplayPlan(
         name=name,
         live_generation=subject.entry.generation,
@@ -189,12 +193,13 @@ def plan_replay(
         seconds=(rates.seconds(computed)[0], rates.seconds(rows)[1]),
         needed_bytes=2 * max(live.bytes, 1),  # As much again while files are put together.
         free_bytes=storage.free_bytes(site.place.root),
-        downstream=tuple(readers_of(name, site.deployed.deployment().declared.values())),
-        silent=_silent(site, subject, up_to),
+        downstream=() if place else tuple(readers_of(name, declared)),
+        silent=() if place else _silent(site, subject, up_to),
         new_features=_new_features(site, subject),
         not_rebuilt=tuple(item.name for item in inputs),
-        go_back=f"penstock replay rollback {name}",
+        go_back=f"remove {place}" if place else f"penstock replay rollback {name}",
         basis=_basis(site, subject, generation, base, include_late=include_late),
+        place=place,
     )
 
 
@@ -332,7 +337,7 @@ def input_rows(
 
 def input_bytes(site: Site, subject: Subject) -> int:
     """Return the size of the tables that a build reads."""
-    return sum(_size(site, name).bytes for name in input_tables(subject))
+    return sum(table_size(site, name).bytes for name in input_tables(subject))
 
 
 def next_generation(site: Site, name: str) -> int:
@@ -349,7 +354,8 @@ def build_epoch(site: Site, subject: Subject) -> Epoch:
     return most if noted is None else Epoch(min(noted, most))
 
 
-def _size(site: Site, name: str) -> InputSize:
+def table_size(site: Site, name: str) -> InputSize:
+    """Return rows and bytes of a table of the lake; none of one that is not there."""
     table = site.tables.open(site.lake.path(name))
     if table is None:
         return InputSize(name=name, rows=0, bytes=0, late=0)

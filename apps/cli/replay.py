@@ -19,6 +19,7 @@ from apps.cli.groups import Group
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, refuse_unconfirmed, table
 from apps.cli.replay_builds import (
+    Built,
     Generation,
     Name,
     apply,
@@ -28,6 +29,7 @@ from apps.cli.replay_builds import (
     plan,
     resume,
 )
+from apps.cli.replay_derived import is_derived
 from apps.cli.replay_events import events
 from apps.cli.replay_pages import (
     comparison_page,
@@ -93,7 +95,7 @@ def status(
 
     settled = settings.load(workspace)
     own, into = Lake.named(settled.lake), other_lake(settled, lake)
-    if name is not None:
+    if name is not None and not is_derived(name, into):
         standing(own, name)  # It refuses a name that is not deployed.
     found = [r for r in ReplayBook(into or own, SmallTables()).all() if name in (None, r.name)]
     rows = [[r.name, r.generation, r.base, r.state.value, r.epoch, r.at, short(r)] for r in found]
@@ -104,7 +106,7 @@ def status(
 
 
 def verify_(
-    name: Name,
+    name: Built,
     generation: Generation = None,
     expect: Expect = None,
     expect_column: ExpectColumn = None,
@@ -126,6 +128,7 @@ def verify_(
     into = other_lake(found, lake)
     built = book_of(found, name, into).newest(name, *READY, generation=generation)
     from apps.large_states import large_states
+    from replay.derivations.derivation_check import verify_derived
     from replay.report import refuse_other, write_report
     from replay.verify import Expectation, comparable, live_epoch, verify
 
@@ -133,11 +136,13 @@ def verify_(
         refuse_other(report)
     also = None if into is None else into.root
     site = replace(site_of(found, into=into), large=large_states(found, also=also))
+    derived = is_derived(name, into)
     if into is None and not comparable(site, built):
         # It was brought past an epoch of the live one; bring it to one that both have.
         builder_of(found, site).catch_up(built, live_epoch(site, built))
     expectation = Expectation(rows=expect, columns=tuple(expect_column or ()))
-    compared = verify(site, name, generation=built.generation, expectation=expectation)
+    judge = verify_derived if derived else verify
+    compared = judge(site, name, generation=built.generation, expectation=expectation)
     if report is not None:
         write_report(compared, report)
     emit(compared.document, as_json=as_json, text=comparison_page(compared))

@@ -17,6 +17,12 @@ import typer
 from apps import settings
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit
+from apps.cli.replay_derived import (
+    derived_plan,
+    is_derived,
+    make_derived,
+    refuse_options,
+)
 from apps.cli.replay_pages import NO_PACE, document, plan_page
 from apps.cli.replay_places import OtherLake, naming, other_lake
 from apps.cli.replay_plans import asked_start, read_plan, start_of
@@ -33,6 +39,14 @@ if TYPE_CHECKING:
     from replay.subject import Site
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The projection.")]
+Built = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="The projection; with --lake also a table of the log, as typed.events.order.placed, "
+        "current.shop.public.orders, history.shop.public.orders.",
+    ),
+]
 Sql = Annotated[
     Path | None, typer.Option("--sql", help="A file with another query for the new generation.")
 ]
@@ -71,26 +85,51 @@ Planned = Annotated[
 
 
 def plan(
-    name: Name,
+    name: Built,
     sql: Sql = None,
     include_late: Late = False,
     from_savepoint: Savepoint = None,
     from_: From = None,
     where: Where = None,
+    lake: OtherLake = None,
     workspace: WorkspaceOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show what a replay would read, write and change, and how to go back. Changes nothing.
 
-    With --json the answer is a plan that `replay apply --plan` takes.
+    With --json the answer is a plan that `replay apply --plan` takes, but for one with --lake.
     """
     settled = settings.load(workspace)
-    book_of(settled, name)
+    into = other_lake(settled, lake)
+    if is_derived(name, into):
+        refuse_options(name, _asked(sql, from_savepoint, from_, where, include_late=include_late))
+        planned = derived_plan(settled, name, into)
+        emit(asdict(planned), as_json=as_json, text=planned.page)
+        return
+    book_of(settled, name, into)
     from replay.planning import plan_replay
 
-    site, start = site_of(settled), asked_start(from_savepoint, from_, where)
+    site, start = site_of(settled, into=into), asked_start(from_savepoint, from_, where)
     found = plan_replay(site, name, text=_text(sql), include_late=include_late, start=start)
     emit(asdict(found), as_json=as_json, text=plan_page(found))
+
+
+def _asked(
+    sql: Path | None,
+    from_savepoint: str | None,
+    from_: str | None,
+    where: str | None,
+    *,
+    include_late: bool,
+) -> dict[str, object]:
+    """Return what was asked of a projection's build, by option; None for what was not."""
+    return {
+        "--sql": sql,
+        "--include-late": include_late or None,
+        "--from-savepoint": from_savepoint,
+        "--from": from_,
+        "--where": where,
+    }
 
 
 def _refuse_stale(agreed: Mapping[str, Any], look: Callable[[], ReplayPlan]) -> None:
@@ -102,7 +141,7 @@ def _refuse_stale(agreed: Mapping[str, Any], look: Callable[[], ReplayPlan]) -> 
 
 
 def apply(
-    name: Name,
+    name: Built,
     sql: Sql = None,
     include_late: Late = False,
     rate: Annotated[
@@ -130,6 +169,11 @@ def apply(
     found = settings.load(workspace)
     failpoints.arm_from_environment()
     into = other_lake(found, lake)
+    if is_derived(name, into):
+        asked = _asked(sql, from_savepoint, from_, where, include_late=include_late)
+        refuse_options(name, asked | {"--rate": rate, "--slices": slices, "--plan": planned})
+        _emit_built(make_derived(found, name, into), into, as_json=as_json)
+        return
     book = book_of(found, name, into)
     from replay.planning import plan_replay, refuse_changed, refuse_full
     from replay.slices import refuse_pace
@@ -163,7 +207,7 @@ def apply(
 
 
 def pause_(
-    name: Name,
+    name: Built,
     generation: Generation = None,
     lake: OtherLake = None,
     workspace: WorkspaceOption = None,
@@ -180,7 +224,7 @@ def pause_(
 
 
 def resume(
-    name: Name,
+    name: Built,
     generation: Generation = None,
     sql: Annotated[
         Path | None,
@@ -202,6 +246,10 @@ def resume(
     failpoints.arm_from_environment()
     into = other_lake(found, lake)
     book_of(found, name, into).newest(name, *UNFINISHED, generation=generation)
+    if is_derived(name, into):
+        refuse_options(name, {"--sql": sql})
+        _emit_built(make_derived(found, name, into), into, as_json=as_json)
+        return
     site = site_of(found, into=into)
     done = builder_of(found, site).resume(name, generation=generation, text=text)
     _emit_built(done, into, as_json=as_json)
@@ -219,7 +267,8 @@ def book_of(found: settings.Settings, name: str, into: Lake | None = None) -> Re
     from replay.book import ReplayBook
 
     lake = Lake.named(found.lake)
-    standing(lake, name)
+    if not is_derived(name, into):
+        standing(lake, name)
     return ReplayBook(into or lake, SmallTables())
 
 
@@ -236,6 +285,7 @@ def builder_of(found: settings.Settings, site: Site) -> Builder:
 
 def _emit_built(built: Replay, into: Lake | None, *, as_json: bool) -> None:
     from replay.book import State
+    from replay.generation_names import stable_name
 
     there = naming(None if into is None else into.root)
     which = f"generation {built.generation} of {built.name}"
@@ -244,7 +294,7 @@ def _emit_built(built: Replay, into: Lake | None, *, as_json: bool) -> None:
     elif into is not None:
         text = (
             f"{built.name} as of epoch {built.epoch} is the table at "
-            f"{into.path(f'projection/{built.name}')}; "
+            f"{into.path(stable_name(built.name))}; "
             f"compare it: penstock replay verify {built.name}{there}"
         )
     else:

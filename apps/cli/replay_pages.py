@@ -55,9 +55,11 @@ def plan_page(found: ReplayPlan) -> str:
         f"{'are taken in' if found.include_late else 'stay out (--include-late takes them in)'}"
     )
     free = "" if found.free_bytes is None else f", {found.free_bytes:,} are free"
+    which = f"generation {found.generation} beside {found.live_generation}"
+    if found.place is not None:
+        which = f"build {found.generation} in another lake, the table at {found.place}"
     lines = [
-        f"{found.name}: generation {found.generation} beside {found.live_generation}, "
-        f"epochs {found.epochs[0]} to {found.epochs[1]}",
+        f"{found.name}: {which}, epochs {found.epochs[0]} to {found.epochs[1]}",
         *([] if found.base is None else [_base(found.base)]),
         f"change: {found.change} ({found.why})",
         *(
@@ -75,8 +77,7 @@ def plan_page(found: ReplayPlan) -> str:
         *([] if found.sliceable else [f"it is one slice, however large: {NO_PACE}"]),
         f"takes {low} to {high} s, from {found.rates.slowest:,.0f} to "
         f"{found.rates.fastest:,.0f} rows/s ({found.rates.of})",
-        f"downstream: {', '.join(found.downstream) or 'no other projection reads it'}",
-        "readers see nothing until the swap, which is one commit; nothing is sent to anyone",
+        *_seen_by(found),
         *(
             f"{each.what}: silent up to epoch {each.epoch}; then {each.then}"
             for each in found.silent
@@ -85,9 +86,22 @@ def plan_page(found: ReplayPlan) -> str:
             f"readers without Delta's feature {name} cannot read the result"
             for name in found.new_features
         ),
-        f"to go back after the swap: {found.go_back}",
+        f"to go back{'' if found.place else ' after the swap'}: {found.go_back}",
     ]
     return "\n".join(lines)
+
+
+def _seen_by(found: ReplayPlan) -> list[str]:
+    """Say who sees the result, and when."""
+    if found.place is not None:
+        return [
+            "nothing is written to the lake that is read; readers there see it once it is whole, "
+            "by one commit; nothing is sent to anyone"
+        ]
+    return [
+        f"downstream: {', '.join(found.downstream) or 'no other projection reads it'}",
+        "readers see nothing until the swap, which is one commit; nothing is sent to anyone",
+    ]
 
 
 def _base(base: Base) -> str:

@@ -23,7 +23,9 @@ OtherLake = Annotated[
     ),
 ]
 P = ParamSpec("P")
-_COMMAND = re.compile(r"penstock replay (?:apply|cancel|pause|resume|status|verify)(?: [\w-]+)?")
+_COMMAND = re.compile(
+    r"penstock replay (?:apply|cancel|pause|resume|status|verify)(?: [\w-]+(?:\.[\w-]+)*)?"
+)
 
 
 def other_lake(found: Settings, place: str | None) -> Lake | None:

@@ -41,6 +41,11 @@ def read_plan(path: Path | None, name: str, *, given: bool) -> dict[str, Any]:
         raise InvalidRequest(f"{path} is no plan: {error}", remedy=remedy) from error
     if not isinstance(document, dict) or document.get("name") != name:
         raise InvalidRequest(f"{path} is no plan for {name}", remedy=remedy)
+    if document.get("place"):
+        raise InvalidRequest(
+            f"{path} is a plan for another lake",
+            remedy=f"penstock replay apply {name} --lake PLACE",
+        )
     if lacking := sorted(_NEEDED - {*document}):
         raise InvalidRequest(f"{path} is no plan: it lacks {', '.join(lacking)}", remedy=remedy)
     late = document["include_late"]

@@ -21,7 +21,7 @@ from pipeline.ddl.evolution import Planned, Told, plan
 from pipeline.ddl.fact_columns import plan_facts, plan_told
 from pipeline.ddl.held_tables import Hold
 from pipeline.ddl.messages import tell
-from pipeline.ddl.steps import NOTHING, Evolution, Order
+from pipeline.ddl.steps import Evolution, Order
 from schemas.registry import SchemaLookup
 
 Columns = Callable[[str], pa.Schema | None]
@@ -143,10 +143,22 @@ def evolved_since(
 
     It counts from a place and an epoch on (`behind`).
     """
+    return plan_told(told_since(lake, tables, source, table, behind, up_to), stored)
+
+
+def told_since(
+    lake: Lake,
+    tables: Tables,
+    source: str,
+    table: str,
+    behind: tuple[Order, int],
+    up_to: int,
+) -> list[Told]:
+    """Return what messages up to an END say of a table, from a place and an epoch on."""
     order, from_epoch = behind
     messages = _messages(lake, tables, source)
     if messages is None:
-        return NOTHING
+        return []
     ended = tables.read(
         lake.path(changes_log(source)),
         where=(pc.field("table") == TRANSACTIONS_TABLE)
@@ -156,7 +168,7 @@ def evolved_since(
     )
     fresh = frozenset(() if ended is None else ended["transaction_id"].to_pylist())
     told = tell(messages, fresh, from_epoch=from_epoch).get(table, [])
-    return plan_told([message for message in told if message.order >= order], stored)
+    return [message for message in told if message.order >= order]
 
 
 def _messages(lake: Lake, tables: Tables, source: str) -> pa.Table | None:

@@ -80,11 +80,12 @@ class TypedChanges:
         most: int = LARGE_ROWS,
         slice_rows: int = SLICE_ROWS,
         executors: Executors | None = None,
+        last: LastKnown | None = None,
     ) -> None:
         self._lake = lake
         self._tables = tables
         self._writer = ArrowWriter(tables)
-        self._last = LastKnown(lake, tables)
+        self._last = last or LastKnown(lake, tables)
         self._schemas = schemas
         self._follower = SchemaFollower(lake, tables, schemas)
         self._slice_rows = slice_rows

@@ -33,6 +33,7 @@ from pipeline.log.large_folds import LARGE_ROWS, LogRows
 from pipeline.typed.changes import TypedChanges
 from pipeline.typed.columns import EPOCH, Visible, Wanted, every
 from pipeline.typed.event_rows import EventRows, by_type, of_types, parts_of, shapes_of
+from pipeline.typed.last_known import LastKnown
 from pipeline.typed.tasks import TypedFiles
 from pipeline.typed.topic_rows import Ends, TopicRows
 from pipeline.typed.topics import TypedTopics
@@ -53,14 +54,17 @@ class TypedTables:
         tables: Tables,
         schemas: SchemaLookup,
         executors: Executors | None = None,
+        *,
+        last: LastKnown | None = None,
     ) -> None:
+        """`last` finds what updates left alone, see `TypedChanges`."""
         self._lake = lake
         self._tables = tables
         self._writer = ArrowWriter(tables)
         self._schemas = schemas
         self._executors = executors or Executors()
         self._topics = TypedTopics(lake, tables)
-        self.add_changes = TypedChanges(lake, tables, schemas, executors=executors).add
+        self.add_changes = TypedChanges(lake, tables, schemas, executors=executors, last=last).add
 
     def add_events(
         self,

@@ -17,7 +17,7 @@ from kernel import failpoints
 from kernel.errors import Retry, retry_directive
 from kernel.positions import Epoch
 from lake.attempts import Attempts
-from lake.layout import Lake, current_name
+from lake.layout import Lake
 from lake.tables import TableAt, Tables
 from pipeline.commit.manifest import Manifest
 from pipeline.commit.manifest_rows import TYPED, Committed, Projected
@@ -25,21 +25,13 @@ from pipeline.commit.retries import Retries
 from pipeline.ddl.held_tables import NO_ORDER, Hold, failure_hold
 from pipeline.history.shape import HistoryOf
 from pipeline.history.tables import HistoryTables
-from pipeline.installs.install_book import Install, InstallBook
-from pipeline.installs.installation import generation_root
-from pipeline.position.progress import Progress
-from pipeline.typed.columns import Visible, Wanted
-from pipeline.typed.installs import Entering, TypedInstalls
 from pipeline.typed.tables import TypedTables
 from pipeline.typed.topics import typed_topic
 from projections.run.catalog import DeployedCatalog
-from projections.run.copied_over import copied_over
 from projections.run.derived_holds import covered, free, in_quarantine, own_hold
 from projections.run.derived_topics import DerivedTopics
 from projections.run.step_budget import within_budget
-
-LATE_EVENTS = ("released", "reclaimed")
-"""What an epoch counts that may have logged events of positions that readers have passed."""
+from projections.run.typed_steps import TypedSteps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +63,9 @@ class DerivedTables:
         self._manifest = manifest
         self._typed = typed
         self._history = history
-        self._copied = TypedInstalls(lake, tables)
+        self._steps = TypedSteps(lake, tables, manifest, typed)
         self._deployed = DeployedCatalog(lake, tables)
         self.topics = DerivedTopics(typed, self._deployed)
-        self._book = InstallBook(lake, tables)
         self._brought: Brought | None = None
         self._retries = Retries()
         self._in_quarantine: frozenset[str] = frozenset()
@@ -123,7 +114,8 @@ class DerivedTables:
         self._retry(before, up_to, made, held)
         if up_to.epoch > before.epoch:
             attempts = Attempts()
-            self._bring_typed(attempts, before, before.epoch, up_to, partial(free, tuple(held)))
+            mine = partial(free, tuple(held))
+            self._steps.bring(attempts, before.tables, before.epoch, up_to, mine)
             self._took(attempts, Epoch(before.epoch + 1), made, held)
             failpoints.hit(failpoints.TYPED_AFTER_APPEND)
         self._bring_topics(before, up_to, made, held)
@@ -176,7 +168,8 @@ class DerivedTables:
             reached = within_budget(self._manifest, after, others)
             attempts = Attempts()
             rest = tuple(other for other in held if other != name)
-            self._bring_typed(attempts, before, after, reached, partial(own_hold, name, rest))
+            alone = partial(own_hold, name, rest)
+            self._steps.bring(attempts, before.tables, after, reached, alone)
             attempts.narrow(name)
             del held[name]
             self._took(attempts, Epoch(hold.from_epoch), made, held)
@@ -199,56 +192,6 @@ class DerivedTables:
         unwanted = self.topics.unwanted(brought.held, wanted)
         return bool(unwanted) or self.topics.lacks(brought.tables, brought.held)
 
-    def _bring_typed(
-        self,
-        attempts: Attempts,
-        before: Brought,
-        after: Epoch,
-        up_to: Committed,
-        wanted: Wanted,
-    ) -> None:
-        epochs = self._manifest.between(after, up_to.epoch)
-        start = self._manifest.at(after) if after else None
-        for store in up_to.heads:
-            visible = Visible(
-                start.heads.get(store, 0) if start else 0,
-                [(e.epoch, e.heads.get(store, 0)) for e in epochs],
-            )
-            with attempts.of("typed/events"):
-                late = any(e.counts.get(what) for e in epochs for what in LATE_EVENTS)
-                found = self._typed.add_events(
-                    store, visible, up_to.epoch, wanted=wanted, late=late
-                )
-                attempts.take(found)
-        progress = Progress.from_json(up_to.progress)
-        installs, known = self._installs(epochs), [*([start] if start else []), *epochs]
-        entering = self._entering(installs, start.cuts if start else {}, wanted)
-        for source in up_to.cuts:
-            visible = Visible(
-                start.cuts.get(source, 0) if start else 0,
-                [(e.epoch, e.cuts.get(source, 0)) for e in epochs],
-                copied_over(source, installs, known, self._book.entries()) if installs else (),
-            )
-            with attempts.of(f"typed/{source}"):
-                found = self._typed.add_changes(
-                    source,
-                    visible,
-                    up_to.epoch,
-                    pending_from=start.pending_from.get(source, 1) if start else 1,
-                    snapshot_lsn=progress.cut(source).snapshot_lsn,
-                    current=start.tables if start else {},
-                    brought=before.tables,
-                    held=Progress.from_json(start.progress).held.get(source, {}) if start else {},
-                    staged=self._staged(source, installs),
-                    entering=entering,
-                    wanted=wanted,
-                )
-                attempts.take(found)
-        for name, each in entering.items():
-            if name not in attempts.done and not covered(name, attempts.failed):
-                with attempts.of(name):
-                    attempts.done[name] = each.enter()
-
     def _bring_topics(
         self, before: Brought, up_to: Committed, made: dict[str, TableAt], held: dict[str, Hold]
     ) -> None:
@@ -258,37 +201,6 @@ class DerivedTables:
             held.pop(name, None)
             self._retries.forget(name)
         self._took(found, Epoch(before.epoch + 1), made, held)
-
-    def _entering(
-        self, installs: Sequence[tuple[Install, Epoch]], cuts: Mapping[str, int], wanted: Wanted
-    ) -> dict[str, Entering]:
-        """Return the installs that typed tables at these cuts have to take in, by table."""
-        if not installs:
-            return {}
-        deployment = self._deployed.deployment()
-        of: dict[tuple[str, str], list[tuple[Install, Epoch]]] = {}
-        for install, epoch in installs:
-            if wanted(f"typed/{install.source}.{install.table}"):
-                of.setdefault((install.source, install.table), []).append((install, epoch))
-        return {
-            f"typed/{source}.{table}": Entering(
-                typed=self._copied,
-                installs=own,
-                event_time=deployment.event_times(source).get(table),
-                brought_to=cuts.get(source, 0),
-            )
-            for (source, table), own in of.items()
-        }
-
-    def _staged(
-        self, source: str, installs: Sequence[tuple[Install, Epoch]]
-    ) -> dict[str, tuple[str, int]]:
-        """Return path and version of a source's rows as they were copied, by `current` table."""
-        return {
-            current_name(source, i.table): (generation_root(self._lake, i), i.version)
-            for i, _ in installs
-            if i.source == source
-        }
 
     def _bring_history(
         self,
@@ -329,10 +241,3 @@ class DerivedTables:
             if table is not None:
                 return replace(at, version=table.version())
         return at
-
-    def _installs(self, epochs: Sequence[Committed]) -> list[tuple[Install, Epoch]]:
-        """Return the installs that these epochs took in."""
-        taken = {number: done.epoch for done in epochs for number in done.installs}
-        if not taken:
-            return []
-        return [(i, taken[i.number]) for i in self._book.installs() if i.number in taken]
