@@ -13,6 +13,7 @@ Choices that keep data whole, each tried against the real connector:
   null and two columns may become one (`ColumnNames`). It also names records as Avro can: of a table
   `-dash` or `1st` the registry would take a schema that it does not give back;
 - a slot that stands after what was read stops the connector: by default it goes on behind the gap;
+- its own snapshot reads a table's own rows (`OwnRows`): by default, those of heirs (INHERITS) too;
 - after a restart it begins with a transaction's first row (`WholeTransactions`): by default it goes
   on amid one, and may number the rest anew;
 - logical messages of others do not travel: ours tell of DDL, and count in their transaction's END;
@@ -159,6 +160,11 @@ class CaptureConnector:
             "transforms.nulls.type": "penstock.connect.KeepNulls",
             "transforms.names.type": "penstock.connect.ColumnNames",
         }
+        if self.snapshot:
+            config |= {
+                "snapshot.query.mode": "custom",
+                "snapshot.query.mode.custom.name": "penstock",
+            }
         if self.keys:
             config["message.key.columns"] = ";".join(
                 f"{re.escape(table)}:{','.join(map(re.escape, columns))}"

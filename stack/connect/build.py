@@ -21,8 +21,8 @@ FOLDER = Path(__file__).parent
 SOURCES = {
     f"penstock/connect/{name}": FOLDER / name
     for name in (
-        *("ColumnNames.java", "ColumnTypes.java", "KeepNulls.java", "PostgresText.java"),
-        *("RelationsOfWal.java", "TwinColumns.java", "WholeTransactions.java"),
+        *("ColumnNames.java", "ColumnTypes.java", "KeepNulls.java", "OwnRows.java"),
+        *("PostgresText.java", "RelationsOfWal.java", "TwinColumns.java", "WholeTransactions.java"),
     )
 }
 """By the name under which they ride along in the jar."""
@@ -35,6 +35,7 @@ _SERVICES = {
         "KeepNulls",
     ),
     "META-INF/services/org.apache.kafka.connect.source.SourceConnector": ("WholeTransactions",),
+    "META-INF/services/io.debezium.snapshot.spi.SnapshotQuery": ("OwnRows",),
 }
 
 
