@@ -10,14 +10,19 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from kernel.errors import SchemaViolation
 from schemas.lake_columns import captured_columns, numbers
 from schemas.pg_types import SourceColumn
 
+Told = TypeVar("Told")
+
 MESSAGE_PREFIX = "penstock.ddl"
 """Prefix of the logical messages that carry one."""
+
+VERSION = 1
+"""The form of messages that this version reads."""
 
 REWRITE_TYPE = 4
 """Bit of `rewritten`: a column's values were computed anew."""
@@ -84,69 +89,102 @@ class SchemaChange:
 
 
 def parse_schema_change(text: str) -> SchemaChange:
-    """Read a message's JSON. Raises `SchemaViolation`, `later` for one of a later version.
+    """Read a message's JSON. Raises `SchemaViolation`, also for one of a later version.
 
+    Of one of a later version it carries `table`, which it is about, and `later`, the version.
     Whoever may connect to the source's database may write a message of ours with anything in it.
     """
     try:
         told: dict[str, Any] = json.loads(text)
-        if int(told["version"]) > 1:
+        version = _taken(told, "version", int)
+        if version > VERSION:
             raise SchemaViolation(
-                f"a schema change of version {told['version']}",
+                f"a schema change of version {version}",
                 remedy="A later version of Penstock made the event triggers: update this one.",
-                later=True,
+                later=version,
+                table=_table(told),
             )
-        filled = told.get("filled")
-        listed: list[dict[str, Any]] = told.get("columns") or []
-        sent = [each for each in listed if not each["generated"]]
-        number = dict(
-            zip(
-                (each["attnum"] for each in sent),
-                numbers([each["name"] for each in sent]),
-                strict=True,
-            )
-        )
-        return SchemaChange(
-            kind=told["kind"],
-            tag=told["tag"],
-            oid=told["oid"],
-            table=f"{told['schema']}.{told['table']}",
-            persistence=told.get("persistence", "p"),
-            root=told.get("root"),
-            partitions=frozenset(told.get("partitions") or ()),
-            filled=None if filled is None else frozenset(filled),
-            unlogged=frozenset(told.get("unlogged") or ()),
-            leaf=told.get("partitions") is None,
-            identity=told.get("identity", "d"),
-            key=captured_columns(told.get("key") or ()),
-            key_alone=bool(told.get("key_alone")),
-            columns=tuple(_column(each, number.get(each["attnum"], 1)) for each in listed),
-            renamed=told.get("renamed") or 0,
-            rewritten=told.get("rewritten") or 0,
-            using=bool(told.get("using")),
-            type_kind=told.get("type_kind"),
-        )
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise SchemaViolation(f"not a schema change: {error!r}") from error
+        return _read(told)
+    except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as e:
+        raise SchemaViolation(f"not a schema change: {e!r}") from e
+
+
+def _read(told: Mapping[str, Any]) -> SchemaChange:
+    listed = _listed(told, "columns", dict)
+    sent = [each for each in listed if not _taken(each, "generated", str)]
+    places = [_taken(each, "attnum", int) for each in sent]
+    number = dict(zip(places, numbers([_taken(each, "name", str) for each in sent]), strict=True))
+    filled = told.get("filled")
+    return SchemaChange(
+        kind=_taken(told, "kind", str),
+        tag=_taken(told, "tag", str),
+        oid=_taken(told, "oid", int),
+        table=_table(told),
+        persistence=_taken(told, "persistence", str, "p"),
+        root=_taken(told, "root", int) if told.get("root") is not None else None,
+        partitions=frozenset(_listed(told, "partitions", int)),
+        filled=None if filled is None else frozenset(_listed(told, "filled", int)),
+        unlogged=frozenset(_listed(told, "unlogged", int)),
+        leaf=told.get("partitions") is None,
+        identity=_taken(told, "identity", str, "d"),
+        key=captured_columns(_listed(told, "key", str)),
+        key_alone=bool(told.get("key_alone")),
+        columns=tuple(_column(each, number.get(each["attnum"], 1)) for each in listed),
+        renamed=_taken(told, "renamed", int, 0),
+        rewritten=_taken(told, "rewritten", int, 0),
+        using=bool(told.get("using")),
+        type_kind=_taken(told, "type_kind", str) if told.get("type_kind") is not None else None,
+    )
 
 
 def _column(told: Mapping[str, Any], number: int) -> TableColumn:
+    missing, labels = told["missing"], told["labels"] or {}
     return TableColumn(
-        attnum=told["attnum"],
+        attnum=_taken(told, "attnum", int),
         column=SourceColumn(
-            name=told["name"],
-            type=told["type"],
-            kind=told["kind"],
-            modifier=told["modifier"],
-            is_array=told["is_array"],
-            dimensions=told["dimensions"],
-            not_null=told["not_null"],
-            generated=told["generated"],
-            delimiter=told.get("delimiter", ","),
+            name=_taken(told, "name", str),
+            type=_taken(told, "type", str),
+            kind=_taken(told, "kind", str),
+            modifier=_taken(told, "modifier", int),
+            is_array=_taken(told, "is_array", bool),
+            dimensions=_taken(told, "dimensions", int),
+            not_null=_taken(told, "not_null", bool),
+            generated=_taken(told, "generated", str),
+            delimiter=_taken(told, "delimiter", str, ","),
             number=number,
         ),
-        declared=told["declared"],
-        default=told["default"],
-        missing=told["missing"],
-        labels=told["labels"] or {},
+        declared=_taken(told, "declared", str),
+        default=bool(told["default"]),
+        missing=None if missing is None else _taken(told, "missing", str),
+        labels={_own(oid, "an oid", str): _taken(labels, oid, str) for oid in labels},
     )
+
+
+def _table(told: Mapping[str, Any]) -> str:
+    return f"{_taken(told, 'schema', str)}.{_taken(told, 'table', str)}"
+
+
+def _taken(
+    told: Mapping[str, Any], name: str, kind: type[Told], default: Told | None = None
+) -> Told:
+    """Return a value of its type; `default` where it is absent or null.
+
+    JSON gives any type for a name, and one that is none of its own would fail far from here.
+    """
+    value = told.get(name)
+    if value is None and default is not None:
+        return default
+    return _own(value, name, kind)
+
+
+def _listed(told: Mapping[str, Any], name: str, kind: type[Told]) -> tuple[Told, ...]:
+    return tuple(_own(each, name, kind) for each in _taken(told, name, list, []))
+
+
+def _own(value: object, name: str, kind: type[Told]) -> Told:
+    # A bool is an int to Python, and none to PostgreSQL.
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise TypeError(f"{name} is {value!s:.80}")
+    if isinstance(value, str):
+        value.encode()  # JSON can spell half of a character, which nothing could write down.
+    return value

@@ -32,32 +32,19 @@ def tell(
     """Say what the messages of `fresh` transactions, logged since `from_epoch`, tell of each table.
 
     `messages` are all log rows with DDL up to and including them, in any order; the others are
-    what was known before. One that is no message of ours tells nothing. Raises `SchemaViolation`
-    for one of a later version.
+    what was known before. One that is no message of ours tells nothing. One of a later version
+    holds the table that it names, and no other: whoever may connect to the source may write it.
     """
     known = _Known()
     found: dict[str, list[Told]] = {}
     rows = zip(places_of(messages), messages.select(_COLUMNS).to_pylist(), strict=True)
     for order, row in sorted(rows, key=itemgetter(0)):
         new = row["epoch"] >= from_epoch and row["transaction_id"] in fresh
-        change = _read(row["counts"], warn=new)
-        told = [] if change is None else known.take(order, change)
+        told = known.take(order, row["counts"], warn=new)
         if new:
             for table, message in told:
                 found.setdefault(table, []).append(message)
     return found
-
-
-def _read(text: str, *, warn: bool) -> SchemaChange | None:
-    """Read a message; None for one that somebody else wrote, who may write what he likes."""
-    try:
-        return parse_schema_change(text)
-    except SchemaViolation as error:
-        if error.fields.get("later"):
-            raise
-        if warn:
-            log.warning("a message of DDL that the event triggers did not write: %s", error.message)
-        return None
 
 
 class _Known:
@@ -68,8 +55,32 @@ class _Known:
         self._named: dict[str, int] = {}
         self._columns: dict[int, frozenset[str]] = {}
 
-    def take(self, order: Order, change: SchemaChange) -> list[tuple[str, Told]]:
-        """Take a message; return what it tells, by table."""
+    def take(self, order: Order, text: str, *, warn: bool) -> list[tuple[str, Told]]:
+        """Take a message; return what it tells, by table: nothing where somebody else wrote it."""
+        try:
+            change = parse_schema_change(text)
+        except SchemaViolation as error:
+            if "later" in error.fields:
+                return [self._later(order, error)]
+            if warn:
+                log.warning(
+                    "a message of DDL that the event triggers did not write: %s", error.message
+                )
+            return []
+        return self._taken(order, change)
+
+    def _later(self, order: Order, error: SchemaViolation) -> tuple[str, Told]:
+        """What it did to its table is not known: the next message is the first one."""
+        table = str(error.fields["table"])
+        oid = self._named.pop(table, 0)
+        before = self._by_oid.pop(oid, None)
+        change = SchemaChange(
+            kind="alter", tag="", oid=oid, table=table, columns=before.columns if before else ()
+        )
+        reason = f"what changed was told in a later version's words: {error.message}"
+        return table, _held(Told(order=order, change=change, before=before), reason)
+
+    def _taken(self, order: Order, change: SchemaChange) -> list[tuple[str, Told]]:
         if change.kind == "drop":
             return self._dropped(order, change)
         if change.root is not None:

@@ -110,7 +110,11 @@ class Item:
             "columns": [column.told() for column in self.columns],
             **more,
         }
-        self._add(table=SCHEMA_TABLE, operation="m", counts=json.dumps(told))
+        self.hear(json.dumps(told))
+
+    def hear(self, text: str) -> None:
+        """Write a message of any text, as whoever may connect can."""
+        self._add(table=SCHEMA_TABLE, operation="m", counts=text)
 
     def add(self, name: str, kind: str, missing: str | None = None) -> Column:
         """ALTER TABLE … ADD, its default in every row that is there."""
