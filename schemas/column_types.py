@@ -46,6 +46,9 @@ _PLAIN: Mapping[str, pa.DataType] = {
 _OPEN: Mapping[str, Any] = {}
 """Stands for a record whose own fields are being read."""
 
+_DAY = range(86_400_000_000 + 1)
+"""Microseconds: PostgreSQL has the hour 24, too."""
+
 NOTHING = pa.null()
 """Type of what no value is known of: nulls only, and objects, lists and maps of nothing else.
 
@@ -315,11 +318,13 @@ def _zoned(_: Mapping[str, Any]) -> ColumnType:
 
 
 def _time(unit_micros: float) -> Callable[[Mapping[str, Any]], ColumnType]:
-    def convert(value: int) -> str:
-        micros = value // 1000 if unit_micros < 1 else value * int(unit_micros)
-        return time_text(micros)
+    def micros_of(value: int) -> int:
+        return value // 1000 if unit_micros < 1 else value * int(unit_micros)
 
-    return lambda _: ColumnType(pa.string(), convert)
+    def lost(value: int) -> str | None:
+        return None if micros_of(value) in _DAY else f"{value}, which is no time of a day"
+
+    return lambda _: ColumnType(pa.string(), lambda value: time_text(micros_of(value)), lost=lost)
 
 
 def _decimal(avro: Mapping[str, Any]) -> ColumnType:

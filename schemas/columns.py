@@ -23,7 +23,7 @@ from schemas.column_vectors import columns_of
 from schemas.debezium import PLACEHOLDER, UNCHANGED, Unchanged, is_unchanged
 from schemas.field_names import parsed
 from schemas.lake_columns import captured_columns, event_columns
-from schemas.pg_exact import EXACT, exact_texts, with_exact
+from schemas.pg_exact import EXACT, exact_texts, refuse_lost_keys, with_exact
 from schemas.union_texts import with_branches
 from schemas.wire import HEADER_BYTES, UNREADABLE
 
@@ -34,6 +34,7 @@ __all__ = [
     "Part",
     "RecordShape",
     "Unchanged",
+    "decode_keys",
     "decode_rows",
     "decode_value",
     "envelope_shape",
@@ -44,7 +45,7 @@ __all__ = [
 
 PRESENT = "__present"
 UNCHANGED_COLUMNS = "__unchanged"
-Part = Literal["self", "event", "before", "after"]
+Part = Literal["self", "event", "topic", "before", "after"]
 
 _MARK = PLACEHOLDER.encode()
 
@@ -98,6 +99,7 @@ def envelope_shape(schema_json: str) -> RecordShape:
 _SHAPES: Mapping[Part, Callable[[str], RecordShape]] = {
     "self": shape_of,
     "event": event_shape,
+    "topic": event_shape,
     "before": envelope_shape,
     "after": envelope_shape,
 }
@@ -121,12 +123,13 @@ def decode_rows(
 ) -> pa.Table:
     """Decode framed records of one schema to a table, one row each, in order.
 
-    `part` picks the record itself (`event`: an event's data, else a change's key), or the before-
-    or after-image of a change envelope. Columns have their names in the lake. A record or image
-    that is absent is a row of nulls. Adds `__present` (bool) and, only when a row has a
-    column that its UPDATE did not send, `__unchanged` (list of those columns' names, null where
-    there are none); such a column is null in that row and keeps its earlier value. An image with a
-    value that its column cannot hold has its text in `_exact` (`schemas.pg_exact`).
+    `part` picks the record itself (`event`: an event's data, `topic`: a record of others, else a
+    change's key), or the before- or after-image of a change envelope. Columns have their names in
+    the lake. A record or image that is absent is a row of nulls. Adds `__present` (bool) and, only
+    when a row has a column that its UPDATE did not send, `__unchanged` (list of those columns'
+    names, null where there are none); such a column is null in that row and keeps its earlier
+    value. Where a value of another part than `event` is none that its column can hold, its text is
+    in `_exact` (`schemas.pg_exact`), the last column but for `__unchanged`.
     Raises `SchemaViolation` when bytes do not fit the schema.
     """
     shape = _SHAPES[part](schema_json)
@@ -137,7 +140,7 @@ def decode_rows(
         columns = [*quick.columns, quick.present]
         return _with_left(pa.Table.from_arrays(columns, schema=_with_present(shape)), quick.left)
     framed = binary.to_pylist()
-    if part in ("self", "event"):
+    if part not in ("before", "after"):
         parser = _rows_parser(schema_json)
         rows = [None if item is None else _read(item, parser) for item in framed]
     else:
@@ -152,8 +155,39 @@ def decode_rows(
     table = pa.Table.from_arrays([*columns, present], schema=_with_present(shape))
     if image:
         table = with_exact(table, _kept_exact(shape, unchanged, exact, len(rows)))
+    elif part != "event":
+        table = with_exact(table, exact_texts(exact, len(rows)))
     left = None if unchanged is None else pa.array(unchanged, pa.list_(pa.string()))
     return _with_left(table, left)
+
+
+def decode_keys(
+    framed: Sequence[bytes | None] | pa.Array, key_schema_json: str, value_schema_json: str
+) -> pa.Table:
+    """Decode the keys of changes to their columns, typed as in the rows that they are keys of.
+
+    A key's schema says nothing of the source's type: a numeric is a text there, and Debezium has
+    words of its own for NaN and the infinities. Raises `SchemaViolation` for bytes that do not fit
+    the schema, and for a key that the lake cannot tell from others (`pg_exact.refuse_lost_keys`).
+    """
+    names, shape = key_columns(key_schema_json), envelope_shape(value_schema_json)
+    keys = decode_rows(framed, key_schema_json, "self")
+    if keys.schema.names[-1] == EXACT:
+        refuse_lost_keys(keys[EXACT], names)
+    keys = keys.select(list(names))
+    own = dict(zip(shape.schema.names, shape.types, strict=True))
+    for place, kind in enumerate(shape_of(key_schema_json).types):
+        wanted = own.get(names[place])
+        if wanted is not None and kind == ColumnType(pa.string()) and wanted.convert is not None:
+            texts = keys.column(place).to_pylist()
+            refuse_lost_keys(_lost_keys(names[place], wanted, texts), names)
+            keys = keys.set_column(place, names[place], wanted.array(texts))
+    return keys
+
+
+def _lost_keys(name: str, kind: ColumnType, texts: list[Any]) -> pa.Array:
+    lost = {place: {name: text} for place, text in kind.lost_texts(texts).items()}
+    return exact_texts(lost, len(texts)) or pa.nulls(len(texts), pa.string())
 
 
 def _with_left(table: pa.Table, left: pa.Array | None) -> pa.Table:

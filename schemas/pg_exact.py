@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from kernel.errors import SchemaViolation
 from schemas.pg_types import EXACT
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "carried_exact",
     "exact_column",
     "exact_texts",
+    "refuse_lost_keys",
     "renamed_exact",
     "with_exact",
 ]
@@ -68,6 +70,26 @@ def exact_texts(found: Mapping[int, Mapping[str, str]], rows: int) -> pa.Array |
             dict(sorted(values.items())), ensure_ascii=False, separators=(",", ":")
         )
     return pa.array(texts, pa.string())
+
+
+_ENDS = frozenset(("infinity", "-infinity", "NaN"))
+"""Lost values of which there is one in a column: what stands for each is no other lost value."""
+
+
+def refuse_lost_keys(exact: pa.Array | pa.ChunkedArray, keys: Collection[str]) -> None:
+    """Raise `SchemaViolation` where a key is a value that the lake holds another one for.
+
+    `exact` are the rows' texts. Several of them would be one row, and the end of one would end the
+    other: `0044-03-15 BC` and `0045-03-15 BC` are both the first day.
+    """
+    for text in exact.drop_null().to_pylist():
+        for name, said in json.loads(text).items():
+            if name in keys and said not in _ENDS:
+                raise SchemaViolation(
+                    f"a row has the key {name} = {said}, which the lake cannot tell from others",
+                    remedy="Give the row another key, or the table another type of key, and read it"
+                    " again: penstock source resnapshot NAME --tables TABLE",
+                )
 
 
 def renamed_exact(text: str, called: Mapping[str, str | None]) -> str | None:

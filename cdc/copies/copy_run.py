@@ -102,6 +102,7 @@ class CopyRun:
                     table=table.table,
                     columns=table.columns,
                     soft_deletes=table.soft_deletes,
+                    keys=captured_columns(table.keys),
                 )
             except Exception as error:
                 self._fail(table.table, error)

@@ -180,6 +180,7 @@ def stage(
             table=captured.table,
             columns=columns,
             soft_deletes=captured.catalog.soft_deletes,
+            keys=captured_columns(captured.catalog.keys),
         )
         blocks = read(
             connection,

@@ -40,7 +40,7 @@ from pipeline.current.key_groups import MOST_LINKS, KeyGroups, groups_of
 from pipeline.ddl.unchanged_values import Places, Stored, rows_of_keys, unless_left_alone
 from pipeline.log.large_folds import LogRows
 from pipeline.order import high_of, low_of
-from schemas.columns import decode_rows, key_columns
+from schemas.columns import decode_keys, key_columns
 from schemas.records import Operation
 from schemas.registry import SchemaLookup
 
@@ -307,8 +307,9 @@ class KeyBuckets:
         if len(ids) != 1 or self._key_schema not in (None, schema):
             raise BeyondThisProcess(_LINKED)
         self._key_schema = schema
-        found = decode_rows(rows["key"].combine_chunks(), schema, "self")
-        found = found.select(list(key_columns(schema)))
+        # Rows of several schemas are of types that fit the table: it is the last of them.
+        of_values = self._schemas.schema(pc.max(rows["schema_id"]).as_py())
+        found = decode_keys(rows["key"].combine_chunks(), schema, of_values)
         return _as_stored(found, known)
 
 

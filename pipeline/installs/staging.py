@@ -24,6 +24,7 @@ from lake.layout import Lake, current_name
 from lake.staged_files import StagedFiles
 from lake.tables import Tables
 from pipeline.current.newest_images import DELETED
+from schemas.pg_exact import EXACT, refuse_lost_keys
 from schemas.pg_text import text_to_lake
 from schemas.pg_types import SourceColumn, lake_type
 
@@ -70,11 +71,13 @@ class Staging:
         table: str,
         columns: Sequence[SourceColumn],
         soft_deletes: bool = False,
+        keys: Sequence[str] = (),
     ) -> None:
         self._id = id
         self._name = f"{source}.{table}"
         self._columns = tuple(columns)
         self._soft = soft_deletes
+        self._keys = tuple(keys)
         self._lock = threading.Lock()
         tables = Tables()
         shape = pa.schema([pa.field(c.lake_name, lake_type(c)) for c in columns])
@@ -113,8 +116,8 @@ class Staging:
         """Write a chunk as of `lsn`; return its rows. One that is there already is left alone.
 
         `blocks` are tables of text with the install's columns, under their lake names. Raises
-        `SchemaViolation` for text that is not of its type, `Unavailable` when storage does not
-        answer.
+        `SchemaViolation` for text that is not of its type, or a key that the lake cannot tell from
+        others, `Unavailable` when storage does not answer.
         """
         if self.lsn_of(chunk) is not None:
             return 0
@@ -137,6 +140,8 @@ class Staging:
 
     def _values(self, block: pa.Table) -> pa.Table:
         rows = text_to_lake(self._columns, block)
+        if EXACT in rows.schema.names:
+            refuse_lost_keys(rows[EXACT], self._keys)
         if not self._soft:
             return rows
         return rows.append_column(DELETED, pa.array([False] * rows.num_rows, pa.bool_()))

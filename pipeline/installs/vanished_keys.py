@@ -26,7 +26,7 @@ from pipeline.ddl.steps import NOTHING, Evolution, marks_called
 from pipeline.ddl.table_rewrites import fit
 from pipeline.installs.install_book import Install
 from pipeline.order import places_of
-from schemas.columns import decode_rows
+from schemas.columns import decode_keys
 from schemas.identifiers import duckdb_name
 from schemas.pg_exact import EXACT
 from schemas.registry import SchemaLookup
@@ -71,10 +71,12 @@ class Vanished:
     def touched(self, rows: pa.Table) -> None:
         """Take note of log rows that were folded after the install's LSN: they tell themselves."""
         keyed = rows.filter(pc.is_valid(rows["key"]))
-        for schema_id in pc.unique(keyed["key_schema_id"]).to_pylist():
-            part = keyed.filter(pc.equal(keyed["key_schema_id"], schema_id))
-            schema = self._schemas.schema(schema_id)
-            keys = decode_rows(part["key"].to_pylist(), schema, "self")
+        both = keyed.select(["key_schema_id", "schema_id"])
+        for each in both.group_by(both.schema.names).aggregate([]).to_pylist():
+            of_key = pc.equal(keyed["key_schema_id"], each["key_schema_id"])
+            part = keyed.filter(pc.and_(of_key, pc.equal(keyed["schema_id"], each["schema_id"])))
+            schemas = (self._schemas.schema(each[name]) for name in both.schema.names)
+            keys = decode_keys(part["key"].to_pylist(), *schemas)
             names = self._since.names_after(keys.schema.names, min(places_of(part)))
             keys = keys.rename_columns([*names])
             if set(self._keys) <= set(keys.schema.names):

@@ -17,7 +17,7 @@ from lake.writer import DELETE, OP, UPSERT
 from pipeline.ddl.steps import NOTHING, Evolution
 from pipeline.ddl.unchanged_values import UNCHANGED, Stored, fill_unchanged
 from pipeline.order import high_of, low_of
-from schemas.columns import decode_rows, key_columns
+from schemas.columns import decode_keys, decode_rows, key_columns
 from schemas.records import Operation
 from schemas.registry import SchemaLookup
 
@@ -97,8 +97,7 @@ def _images(
         before = decode_rows(part["value"].combine_chunks(), value_schema, "before")
         images = before.select([n for n in after.schema.names if n in before.schema.names])
     else:
-        by_key = decode_rows(part["key"].combine_chunks(), key_schema, "self")
-        images = by_key.select(list(keys))
+        images = decode_keys(part["key"].combine_chunks(), key_schema, value_schema)
     deleted = pc.equal(part["operation"], Operation.DELETE.value)
     for name in images.schema.names:
         # A delete has no after-image; its key comes from the record's own key.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -19,6 +20,7 @@ from schemas.column_vectors import FEW
 from schemas.columns import (
     PRESENT,
     UNCHANGED_COLUMNS,
+    decode_keys,
     decode_rows,
     envelope_shape,
     key_columns,
@@ -297,3 +299,45 @@ def test_a_number_of_a_negative_scale_keeps_its_value(count: int) -> None:
     row = framed(schema, {"n": f"-64600.{'0' * 2046}"})
     rows = decode_rows([row] * count, text(schema), "self")
     assert rows["n"].to_pylist() == [Decimal(-64600)] * count
+
+
+def keys_of(kind: dict[str, object], *values: object) -> pa.ChunkedArray:
+    """Read keys of a column of some kind, as Debezium writes them: without the source's type."""
+    plain = {name: each for name, each in kind.items() if name != "connect.parameters"}
+    key = {"type": "record", "name": "Key", "fields": [{"name": "id", "type": plain}]}
+    schema = text(envelope({"name": "id", "type": kind}))
+    return decode_keys([framed(key, {"id": value}) for value in values], text(key), schema)["id"]
+
+
+def test_a_key_is_the_value_that_its_row_has() -> None:
+    """Debezium calls NaN and the infinities otherwise, in keys and rows alike."""
+    words = ("NAN", "1.50", "POSITIVE_INFINITY", "NEGATIVE_INFINITY", "-0")
+    told = ["NaN", "1.50", "Infinity", "-Infinity", "-0"]
+    assert keys_of(numeric(0, 0), *words).to_pylist() == told
+    assert keys_of(numeric(12, 2), "NAN", "1.50", "2").to_pylist() == [None, Decimal("1.5"), 2]
+    assert keys_of({"type": "string"}, *words).to_pylist() == [*words]
+
+
+DATE = {"type": "int", "connect.name": "io.debezium.time.Date"}
+MICROS = {"type": "long", "connect.name": "io.debezium.time.MicroTimestamp"}
+ZONED = {"type": "string", "connect.name": "io.debezium.time.ZonedTimestamp"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "ends", "beyond", "called"),
+    [
+        (DATE, (2**31 - 1, -(2**31)), -735_000, "0044-08-22 BC"),
+        (MICROS, (2**63 - 1, -(2**63)), 253402300800000000, "10000-01-01 00:00:00"),
+        (ZONED, ("infinity", "-infinity"), "-0043-03-15T00:00:00Z", "0044-03-15 00:00:00+00 BC"),
+        (numeric(3, 1), ("NAN",), "1000", "1000"),
+    ],
+)
+@pytest.mark.parametrize("count", [1, FEW])
+def test_a_key_that_the_lake_has_another_one_for_is_refused(
+    kind: dict[str, object], ends: tuple[object, ...], beyond: object, called: str, count: int
+) -> None:
+    """Two of them would be one row, and the end of one the end of the other."""
+    assert len(keys_of(kind, *ends * count)) == len(ends) * count
+    with pytest.raises(SchemaViolation, match=re.escape(f"key id = {called}, which")) as caught:
+        keys_of(kind, *[ends[0]] * count, beyond)
+    assert "penstock source resnapshot" in caught.value.remedy
