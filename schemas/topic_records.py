@@ -13,6 +13,7 @@ object, a line or a record as above, or the text of a single column. All other c
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,9 +27,10 @@ import pyarrow.compute as pc
 
 from kernel.errors import SchemaViolation
 from schemas import json_text
-from schemas.columns import PRESENT, decode_rows, event_shape
+from schemas.columns import PRESENT, event_shape
 from schemas.csv_line import fields_of
 from schemas.field_names import parsed
+from schemas.foreign_rows import MOMENT, foreign_rows
 from schemas.json_values import describe, inside, misfit
 from schemas.lake_columns import OF_TOPICS, lake_columns
 from schemas.registry import SchemaLookup
@@ -37,10 +39,11 @@ from schemas.widening import common_type
 from schemas.wire import HEADER_BYTES, schema_id_of
 
 JSON, CSV, AVRO = "json", "csv", "avro"
-MOMENT = pa.timestamp("us", tz="UTC")
 
 _OPENS = (b"{", b'"')
 """Begin a key that is JSON; any other is the text of a column, or a line."""
+_MARK = codecs.BOM_UTF8
+"""Some writers begin what they write with a byte order mark."""
 _BEGINS_JSON = frozenset(bytes((each,)) for each in b'{["-0123456789tfn \t\r\n')
 _VALUE, _KEY, _TEXT, _NOWHERE = "value", "key", "text", "nowhere"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -146,8 +149,7 @@ class TopicRecords:
         return found
 
     def _of_line(self, names: Sequence[str], line: bytes) -> Values:
-        # Some writers begin what they write with a byte order mark.
-        fields = fields_of(line.decode("utf-8-sig"))
+        fields = fields_of(line.removeprefix(_MARK).decode())
         if len(fields) != len(names):
             raise SchemaViolation(f"{len(fields)} fields, and {len(names)} columns are declared")
         kinds = self.shape.types
@@ -185,8 +187,7 @@ class TopicRecords:
             return {}
         if self.shape.format == CSV:
             return self._of_line(names, key)
-        if _is_framed_json(key):
-            key = key[HEADER_BYTES:]
+        key = key[HEADER_BYTES:] if _is_framed_json(key) else key.removeprefix(_MARK)
         if key[:1] in _OPENS or key == b"null":
             document = json_text.parse(key)
             if isinstance(document, dict):
@@ -244,8 +245,10 @@ class TopicRecords:
         self, framed: Sequence[bytes | None], schema: str, only: Sequence[str] | None
     ) -> pa.Table:
         """Read records of one schema; of a key nothing but the columns of it, which are `only`."""
-        rows = decode_rows(list(framed), schema, "event")
         fields = event_shape(schema).fields
+        rows = foreign_rows(
+            framed, schema, is_time=self._is_time, is_read=lambda name: self._is_read(name, only)
+        )
         if not self.shape.columns:
             return self._as_written(rows, fields, only)
         columns = dict(zip(fields, rows.columns, strict=False))
@@ -255,6 +258,11 @@ class TopicRecords:
             column = None if field is None else columns[field]
             found[name] = self._as_declared(name, column, kind.arrow, rows.num_rows)
         return pa.table(found)
+
+    def _is_read(self, field: str, only: Sequence[str] | None) -> bool:
+        """Say whether a field is a column: of the declared ones, and of those that `only` names."""
+        wanted = (list(self.shape.types) if self.shape.columns else None, only)
+        return all(names is None or self.shape.named(names, field) for names in wanted)
 
     def _as_written(
         self, rows: pa.Table, fields: Sequence[str], only: Sequence[str] | None
@@ -318,7 +326,7 @@ def _unframed(value: bytes) -> bytes:
     Raises `SchemaViolation` for what else they frame.
     """
     if value[:1] != b"\0":
-        return value
+        return value.removeprefix(_MARK)
     if not _is_framed_json(value):
         raise SchemaViolation(
             "behind the five-byte framing there is no JSON: Avro is read with format = 'avro',"

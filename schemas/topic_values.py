@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
 
+import orjson
 import pyarrow as pa
 
 from kernel.clock import read_moment
@@ -85,7 +86,10 @@ def _text(value: Any) -> str:
         case str():
             return value
         case dict() | list():
-            return dump(value).decode()
+            try:
+                return dump(value).decode()
+            except orjson.JSONEncodeError:
+                raise misfit("nested too deeply for one text") from None
         case _:
             raise misfit(f"expected text, found {describe(value)}")
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from kernel.errors import NotFound
+from schemas.foreign_rows import MOMENT
 from schemas.records import KafkaRecord, Rejected, TopicRecord
 from schemas.registry import SchemaLookup
-from schemas.topic_records import AVRO, MOMENT, TopicRecords, TopicShape, event_times, moment_of
+from schemas.topic_records import AVRO, TopicRecords, TopicShape, event_times, moment_of
 from schemas.wire import schema_id_of
 
 

@@ -229,3 +229,68 @@ def test_a_line_may_begin_with_a_byte_order_mark_and_ends_with_a_whole_line_brea
 def test_a_key_of_json_that_is_none_or_broken_is_not_a_text(key: bytes) -> None:
     with pytest.raises((SchemaViolation, ValueError)):
         read("json", None, key, key=("s",))
+
+
+def test_json_may_begin_with_a_byte_order_mark() -> None:
+    assert read("json", b"\xef\xbb\xbf" + JSON) == VALUES
+    assert read("json", None, b'\xef\xbb\xbf{"n": 7}', key=("n",))["n"] == 7
+
+
+def test_what_is_nested_too_deeply_for_a_text_is_said_so() -> None:
+    with pytest.raises(SchemaViolation, match=r"\$\.s: nested too deeply"):
+        read("json", b'{"s": ' + b"[" * 500 + b"]" * 500 + b"}")
+
+
+def of_avro(kind: object, value: int, **more: Any) -> TopicRecord | Rejected:
+    """Decode a record of a long that means something, whatever its value."""
+    base = kind["type"] if isinstance(kind, dict) else kind
+    raw = {"type": "record", "name": "R", "fields": [{"name": "v", "type": base}]}
+    body = io.BytesIO()
+    fastavro.schemaless_writer(body, fastavro.parse_schema(raw), {"v": value})
+    registry = MemoryRegistry()
+    meant = raw | {"fields": [{"name": "v", "type": kind}]}
+    schema_id = registry.register("t-value", json.dumps(meant))
+    found = decode_one(TopicDecoder(shape("avro", columns=(), **more), registry), schema_id, body)
+    assert isinstance(found, TopicRecord | Rejected)
+    return found
+
+
+def decode_one(decoder: TopicDecoder, schema_id: int, body: io.BytesIO) -> object:
+    value = frame(schema_id, body.getvalue())
+    record = KafkaRecord(
+        topic="t", partition=0, offset=0, key=None, value=value, timestamp=AT, headers=()
+    )
+    return decode(record, decoder)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ({"type": "int", "logicalType": "date"}, 2**31 - 1),
+        ({"type": "int", "logicalType": "date"}, -719163),
+        ({"type": "long", "logicalType": "timestamp-millis"}, 253402300800000),
+        ({"type": "long", "logicalType": "timestamp-micros"}, -(2**63)),
+        ({"type": "long", "logicalType": "local-timestamp-millis"}, -62135596800001),
+        ({"type": "int", "logicalType": "time-millis"}, -1),
+        ({"type": "long", "logicalType": "time-micros"}, 86_400_000_001),
+    ],
+)
+def test_a_moment_that_the_lake_has_no_place_for_is_refused_and_never_another_one(
+    kind: dict[str, str], value: int
+) -> None:
+    """Within a table of ours its text would stand beside; a record of others has no such place."""
+    found = of_avro(kind, value)
+    assert isinstance(found, Rejected)
+    assert "$.v: no column of the lake holds" in found.reason
+    if "timestamp" in kind["logicalType"]:
+        told = of_avro(kind, value, event_time="v")
+        assert isinstance(told, TopicRecord)
+        assert told.event_time == AT
+
+
+@pytest.mark.parametrize("name", ["timestamp-nanos", "local-timestamp-nanos"])
+def test_an_event_time_of_nanoseconds_is_one(name: str) -> None:
+    micros = int(AT.timestamp()) * 1_000_000 + 123_456
+    found = of_avro({"type": "long", "logicalType": name}, micros * 1000 + 789, event_time="v")
+    assert isinstance(found, TopicRecord)
+    assert found.event_time == AT.replace(microsecond=123_456)
