@@ -66,10 +66,10 @@ def nothing_more(ingest: Ingest, run_id: str) -> Bound:
     return Bound(epoch=ingest.next_epoch, run_id=run_id, batch_id=-1, start=end, end=end)
 
 
-def bulky_lane(
-    bound: Bound, much: int, lane_of: Callable[[str], str], told: Callable[[str], bool]
-) -> str | None:
-    """Return the lane that has more than `much` records and would keep others waiting, if any.
+def lane_records(
+    bound: Bound, lane_of: Callable[[str], str], told: Callable[[str], bool]
+) -> Mapping[str, int]:
+    """Return how many records an epoch has of each lane that has any.
 
     Topics of logical messages, as `told` says, do not count.
     """
@@ -77,8 +77,7 @@ def bulky_lane(
     for topic, places in bound.end.items():
         if not told(topic):
             counts[lane_of(topic)] += records_between(bound.start, {topic: places})
-    lane, most = max(counts.items(), key=lambda each: each[1], default=("", 0))
-    return lane if most > much and counts.total() > most else None
+    return {lane: count for lane, count in counts.items() if count}
 
 
 class BatchPlans:

@@ -178,7 +178,7 @@ class LaneRuns:
 
         if lane in self.together.lanes and self.together.active:
             with self._turn:
-                if not self.together.reach.take_over(lane, joined):
+                if not self.together.reach.take_over(lane, run.reach.taken, joined):
                     return
             self._end(lane, run)
             return

@@ -10,20 +10,31 @@ from pipeline.read.turns import Turn
 TURN_S = 0.08
 """So long a lane that has much to read is to have the turn, while others make epochs, too."""
 _LATELY_S = 10.0
-_LEAST = 1_000
+_LEAST, _FIRST = 1_000, 2_000
 
 
 class Pace:
-    """Of one run. While no other one makes epochs, it may take `most` records at once."""
+    """Of one run. While no other one makes epochs, it may take `most` records at once.
 
-    def __init__(self, most: int, turn: Turn, *, now: Callable[[], float] = time.monotonic) -> None:
+    One that begins `beside` others takes them to be at work until they rest, and takes few at
+    first.
+    """
+
+    def __init__(
+        self,
+        most: int,
+        turn: Turn,
+        *,
+        beside: bool = False,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._most = most
         self._turn = turn
         self._now = now
-        self._some = most
+        self._some = min(most, _FIRST) if beside else most
         self._own = 0
         self._others = turn.taken
-        self._seen: float | None = None
+        self._seen = now() if beside else None
 
     def records(self) -> int:
         """Return how many records its next epoch may have."""

@@ -4,39 +4,56 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 
 from kernel.positions import Offsets
-from pipeline.commit.ingest import Ingest
 from pipeline.commit.manifest_rows import Bound
 from pipeline.lanes.lane_book import LaneBook
-from pipeline.read.batch_plan import bulky_lane
+from pipeline.read.batch_plan import lane_records
 from pipeline.read.kafka_records import records_between
 from pipeline.read.kafka_topics import KafkaTopics
 
 log = logging.getLogger("penstock.pipeline")
 
 
+LATELY_S = 60.0
+"""A lane that had records in this time may have the next one at any moment."""
+
+
 class Reach:
     """Of one run. `book` has the lanes that are read apart; without it all are read here."""
 
     def __init__(
-        self, ingest: Ingest, lane_of: Callable[[str], str], book: LaneBook | None
+        self,
+        lane_of: Callable[[str], str],
+        book: LaneBook | None,
+        *,
+        told: Callable[[str], bool],
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._ingest = ingest
+        """`told` says of a topic that it has logical messages alone: these make nobody wait."""
         self._lane_of = lane_of
         self._book = book
-        self._taken: Offsets = {}
+        self._told = told
+        self._now = now
+        self.taken: Offsets = {}
+        """Up to where this run has read, what was passed by included."""
         self._planned: Offsets = {}
         self._lock = threading.Lock()
+        self._moved: dict[str, float] = {}
 
     def begin(self, start: Offsets) -> None:
         """Begin to read at `start`."""
-        self._taken = start
+        self.taken = start
 
     def take(self, end: Offsets) -> None:
         """Take note that some topics were read up to `end`."""
-        self._taken = {**self._taken, **end}
+        now, before = self._now(), self.taken
+        for topic, places in end.items():
+            if not self._told(topic) and _beyond({topic: places}, before):
+                self._moved[self._lane_of(topic)] = now
+        self.taken = {**before, **end}
 
     def plan(self, end: Offsets) -> Offsets:
         """Take note of what was planned; return what of it is to be read here.
@@ -47,18 +64,17 @@ class Reach:
             self._planned = end
             return self.here(end)
 
-    def take_over(self, lane: str, join: Callable[[], None]) -> bool:
-        """Call `join`, so that a lane which was apart is read here; False where that is too early.
+    def take_over(self, lane: str, taken: Offsets, join: Callable[[], None]) -> bool:
+        """Call `join`, so that a lane which was apart is read here, from behind what was `taken`.
 
-        Some of what was planned here, and left to whoever reads it apart, is unread. Whoever calls
-        has the turn.
+        False where that is too early: some of what was planned here, and left to whoever reads it
+        apart, is unread. Whoever calls has the turn.
         """
         with self._lock:
-            last = self._ingest.last
-            read = {} if last is None else last.end
             own = {t: at for t, at in self._planned.items() if self._lane_of(t) == lane}
-            if _beyond(own, read):
+            if _beyond(own, taken):
                 return False
+            self.take(taken)
             join()
         return True
 
@@ -69,44 +85,43 @@ class Reach:
             return offsets
         return {topic: at for topic, at in offsets.items() if self._lane_of(topic) not in away}
 
-    def without_bulky(
-        self, bound: Callable[[], Bound], much: int | None, told: Callable[[str], bool]
-    ) -> Bound:
+    def without_bulky(self, bound: Callable[[], Bound], much: int | None) -> Bound:
         """Return what is `bound`, but for lanes with so much that others would wait for it.
 
-        These are read apart from here on. Topics that are `told` have logical messages alone.
+        These are read apart from here on.
         """
         found = bound()
         if self._book is None or much is None:
             return found
-        while lane := bulky_lane(found, much, self._lane_of, told):
+        while lane := self._bulky(found, much):
             log.info("lane %s has much to read: it is read apart", lane)
             self._book.part(lane, f"it has more than {much} records to read at once")
             found = bound()
         return found
 
+    def _bulky(self, bound: Bound, much: int) -> str | None:
+        counts = lane_records(bound, self._lane_of, self._told)
+        lane, most = max(counts.items(), key=lambda each: each[1], default=("", 0))
+        if most <= much:
+            return None
+        lately = self._now() - LATELY_S
+        others = {each for each, at in self._moved.items() if at > lately} | counts.keys()
+        away = self._book.names if self._book is not None else frozenset()
+        return lane if others - away - {lane} else None
+
     def further(self, end: Offsets) -> bool:
         """Say whether anything is unread up to `end`."""
-        return _beyond(end, self._reached())
+        return _beyond(end, self.taken)
 
     def unread(self, topics: KafkaTopics) -> int:
         """Return how many records of known partitions nobody has taken yet; asks the broker.
 
         Those of lanes that are apart are others' to take.
         """
-        taken = self._taken
-        here = self.here(self._reached())
+        taken = self.taken
+        here = self.here(taken)
         ends = topics.readable_ends({t: [int(p) for p in at] for t, at in here.items()})
-        return max(0, records_between(here, ends)) if taken is self._taken else 0
-
-    def _reached(self) -> Offsets:
-        """Return how far reading has come, what was passed by included."""
-        last = self._ingest.last
-        read = {} if last is None else last.end
-        return {
-            topic: {p: max(at, read.get(topic, {}).get(p, 0)) for p, at in places.items()}
-            for topic, places in self._taken.items()
-        }
+        return max(0, records_between(here, ends)) if taken is self.taken else 0
 
 
 def _beyond(end: Offsets, read: Offsets) -> bool:

@@ -129,7 +129,7 @@ class IngestRun:
         self._after_rest = after_rest
         self._run_id = uuid.uuid4().hex
         self._turn = turn or Turn()
-        self._pace = Pace(max_records, self._turn)
+        self._pace = Pace(max_records, self._turn, beside=apart)
         self._apart = apart
         self._parting = parting
         self._much = much
@@ -138,7 +138,7 @@ class IngestRun:
         self.epochs = 0
         self._stopping = False
         self._error: BaseException | None = None
-        self.reach = Reach(ingest, self._lane, parting)
+        self.reach = Reach(self._lane, parting, told=self._has_messages)
         self._planner: Planner | None = None
 
     def finish_unfinished(self, manifest: Manifest) -> Committed | None:
@@ -334,7 +334,7 @@ class IngestRun:
                 self._before_epoch()
                 began = time.monotonic()
                 planned = partial(self._bound, batch_id, end)
-                whole = self.reach.without_bulky(planned, self._much, self._has_messages)
+                whole = self.reach.without_bulky(planned, self._much)
                 if not self.reach.further(whole.end):
                     return
                 part = early.end if early else self._next_part(whole).end

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -379,7 +377,7 @@ def test_p9_a_bound_epoch_lacks_a_source_alone_of_which_kafka_tells_nothing(
     assert [*lost] == ["shop"]
 
 
-def test_a_skip_back_inside_one_topic_is_made_once_in_a_run(lake: Lake, tmp_path: Path) -> None:
+def test_a_skip_back_inside_one_topic_is_made_once_in_a_run(lake: Lake) -> None:
     """The topic lost what was read of it last; reading comes to its place of then once more."""
     (lost,) = gaps_of(known_as(OLD, 50), has(OLD, end=10), "")["shop"]
     gaps.skip(book := InstallBook(lake, Tables()), "shop", [lost])
@@ -389,16 +387,13 @@ def test_a_skip_back_inside_one_topic_is_made_once_in_a_run(lake: Lake, tmp_path
         cast(Any, ingest),
         skips_of(book),
         run_id="r",
-        checkpoint=tmp_path,
         start=at(0),
         ids={TOPIC: OLD},
     )
-    (tmp_path / "offsets").mkdir()
 
     def bound(after: int, end: int) -> Bound:
-        (tmp_path / "offsets" / "0").write_text(f"v1\n{{}}\n{json.dumps(at(end))}\n")
         ingest.last = SimpleNamespace(end=at(after), topics={TOPIC: OLD})
-        return plans.bound(0)
+        return plans.bound(0, at(end))
 
     assert [bound(50, 10).start for _ in range(2)] == [at(0)] * 2, "until there is an epoch of it"
     assert bound(10, 50).start == at(10)

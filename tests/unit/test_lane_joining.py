@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,21 +15,16 @@ from pyspark.sql import SparkSession
 
 from kernel.errors import Unavailable
 from kernel.positions import Epoch, Offsets
-from pipeline.commit.ingest import Ingest
 from pipeline.commit.manifest_rows import Bound
 from pipeline.lanes.lane_book import LaneBook
 from pipeline.read.driver_reads import RECORDS
 from pipeline.read.kafka_topics import KafkaTopics
 from pipeline.read.lane_decoding import decoded_by_lane
 from pipeline.read.lane_runs import LaneRuns
-from pipeline.read.reach import Reach
+from pipeline.read.reach import LATELY_S, Reach
 from pipeline.read.stream import IngestRun
 from pipeline.read.turns import Turn
 from schemas.records import KafkaRecord, Rejected
-
-
-def ingest_at(end: Offsets) -> Ingest:
-    return cast(Ingest, SimpleNamespace(last=SimpleNamespace(end=end)))
 
 
 def no_messages(_: str) -> bool:
@@ -36,21 +32,25 @@ def no_messages(_: str) -> bool:
 
 
 def test_a_lane_joins_when_it_has_read_what_was_planned_for_the_others_meanwhile() -> None:
-    book, read = LaneBook(), {"quiet": {"0": 5}, "busy": {"0": 70}}
-    reach = Reach(ingest_at(read), str, book)
+    book, planned = LaneBook(), {"quiet": {"0": 6}, "busy": {"0": 90}}
+    reach = Reach(str, book, told=no_messages)
+    reach.begin({"quiet": {"0": 5}, "busy": {"0": 70}})
     book.part("busy", "it has much to read")
-    assert reach.plan({"quiet": {"0": 6}, "busy": {"0": 90}}) == {"quiet": {"0": 6}}
-    joined: list[str] = []
-    assert not reach.take_over("busy", lambda: joined.append("busy"))
-    read["busy"] = {"0": 90}
-    assert reach.take_over("busy", lambda: joined.append("busy"))
-    assert joined == ["busy"]
+    assert reach.plan(planned) == {"quiet": {"0": 6}}
+    join = partial(book.join, "busy")
+    assert not reach.take_over("busy", {"busy": {"0": 89}}, join)
+    assert book.names == {"busy"}
+    assert reach.take_over("busy", {"busy": {"0": 90}}, join)
+    assert not book.names
+    assert reach.plan(planned) == planned
+    assert not reach.further({"busy": {"0": 90}})
+    assert reach.further({"busy": {"0": 91}})
 
 
 def test_what_is_read_apart_is_no_others_backlog() -> None:
     book = LaneBook()
-    reach = Reach(ingest_at({"quiet": {"0": 5}, "busy": {"0": 70}}), str, book)
-    reach.begin({"quiet": {"0": 0}, "busy": {"0": 0}})
+    reach = Reach(str, book, told=no_messages)
+    reach.begin({"quiet": {"0": 5}, "busy": {"0": 70}})
     ends = {"quiet": {"0": 7}, "busy": {"0": 100}}
     topics = SimpleNamespace(
         readable_ends=lambda asked: {topic: ends[topic] for topic in asked},
@@ -63,19 +63,30 @@ def test_what_is_read_apart_is_no_others_backlog() -> None:
 
 
 def test_a_lane_with_much_leaves_the_very_batch_that_others_wait_for() -> None:
-    book, end = LaneBook(), {"quiet": {"0": 3}, "busy": {"0": 90}}
-    reach = Reach(ingest_at({}), str, book)
+    book, at = LaneBook(), [0.0]
+    reach = Reach(str, book, told=lambda topic: topic == "beats", now=lambda: at[0])
 
-    def bound() -> Bound:
-        here = reach.here(end)
-        start = {topic: {"0": 0} for topic in here}
-        return Bound(epoch=Epoch(1), run_id="", batch_id=0, start=start, end=here)
+    def read(end: Offsets, much: int) -> Offsets:
+        def bound() -> Bound:
+            here = reach.here(end)
+            start = {topic: {"0": reach.taken.get(topic, {}).get("0", 0)} for topic in here}
+            return Bound(epoch=Epoch(1), run_id="", batch_id=0, start=start, end=here)
 
-    assert reach.without_bulky(bound, 100, no_messages).end == end
-    assert reach.without_bulky(bound, 50, no_messages).end == {"quiet": {"0": 3}}
+        done = reach.without_bulky(bound, much).end
+        reach.take(done)
+        return done
+
+    beats = {"beats": {"0": 9}}
+    assert read({"busy": {"0": 90}, **beats}, 50) == {"busy": {"0": 90}, **beats}, "it is alone"
+    both = {"quiet": {"0": 3}, "busy": {"0": 150}}
+    assert read(both, 60) == both, "that is not much"
+    at[0] += LATELY_S + 1
+    assert read({"busy": {"0": 250}}, 50) == {"busy": {"0": 250}}, "the other one rests"
+    assert read({"quiet": {"0": 4}}, 50) == {"quiet": {"0": 4}}
+    assert read({"busy": {"0": 350}}, 50) == {}, "the other one may have more at any moment"
     assert book.names == {"busy"}
-    end["quiet"] = {"0": 60}
-    assert reach.without_bulky(bound, 50, no_messages).end == {"quiet": {"0": 60}}, "it is alone"
+    more = {"0": 400}
+    assert read({"quiet": more, "busy": more}, 50) == {"quiet": more}, "it is alone here now"
 
 
 @dataclass
@@ -114,7 +125,7 @@ def test_who_read_a_lane_apart_makes_no_epoch_behind_those_of_the_others(tmp_pat
     """What it decoded before its turn lies before what they have read of it by then."""
     at, made = [0.0], list[Run]()
     book = LaneBook(lambda: at[0])
-    reach = Reach(ingest_at({"busy": {"0": 9}}), str, book)
+    reach = Reach(str, book, told=no_messages)
 
     def new_run(*, turn: Turn, apart: bool, **_: Any) -> IngestRun:
         made.append(Run(turn, apart, reach))

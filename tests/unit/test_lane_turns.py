@@ -66,3 +66,13 @@ def test_a_lane_takes_less_at_once_while_others_make_epochs() -> None:
     assert pace.records() == 1_000, "never so few that it gets nowhere"
     at[0] += 60
     assert pace.records() == 20_000, "the others rest"
+
+
+def test_a_lane_that_is_parted_begins_with_few() -> None:
+    turn, at = Turn(), [0.0]
+    pace = Pace(20_000, turn, beside=True, now=lambda: at[0])
+    assert pace.records() == 2_000, "nobody knows yet what its records take"
+    pace.took(2_000, TURN_S / 8)
+    assert pace.records() == 4_000
+    at[0] += 60
+    assert pace.records() == 20_000, "nobody else makes any"
