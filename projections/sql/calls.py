@@ -96,6 +96,14 @@ def aggregate_of(names: Names, found: exp.Expr) -> Called:
         return _of_ascending(names, found, value, only, distinct)
     function = _PLAIN[type(found)]
     kind = names.type_of(value)
+    if not kind and not isinstance(value, exp.Null) and function in (Function.SUM, Function.AVG):
+        raise names.script.refusal(
+            f"{_word_of(found)} of a value whose type only Spark derives: sums of floating-point "
+            "numbers depend on the order, unless they are known to be such",
+            at=offset_of(found, names.at),
+            fix=f"Say what is added: {_word_of(found)}(CAST(… AS DOUBLE)), or AS BIGINT, or AS "
+            "DECIMAL(18, 2).",
+        )
     if only is not None:
         value = exp.Case(ifs=[exp.If(this=only.copy(), true=value.copy())])
     same = function in (Function.MODE, Function.BIT_AND, Function.BIT_OR, Function.BIT_XOR)

@@ -43,6 +43,10 @@ _LATE_GROUPS = (
     "--include-late"
 )
 _UNBOUND = "a join of streams without a bound in time keeps both sides whole"
+_EVERY = (
+    "a join that equates nothing compares each new row with every row of the other side: equate "
+    "something where the sides are large"
+)
 _NULLS = (
     "NOT IN (SELECT …): a NULL that it gives leaves no row, and a row whose own value is NULL is "
     "there while it gives none; both are watched by joins of their own, unless WHERE says IS NOT "
@@ -125,6 +129,8 @@ def notes_of_steps(tree: Newest, beyond: str | None, *, stateful: bool) -> tuple
     for node in walk(tree):
         if isinstance(node, Join) and node.timed and not node.rest:
             notes.append(_UNBOUND)
+        if isinstance(node, Join) and node.every:
+            notes.append(_EVERY)
         if isinstance(node, Match) and node.within_us is None:
             notes.append("a pattern without WITHIN searches whole partitions at every change")
         if isinstance(node, Join):

@@ -16,6 +16,7 @@ from projections.sql.catalog import Catalog
 from projections.sql.column_owners import qualified
 from projections.sql.comma_joins import alias_of_input, move_conditions
 from projections.sql.inputs import source_at
+from projections.sql.name_lists import is_star
 from projections.sql.outer_joins import side_of
 from projections.sql.places import Script, offset_of
 from projections.sql.shape import InputKind
@@ -109,12 +110,12 @@ class InputColumns:
     def _without_stars(self, query: exp.Expr, named: Queries, *, fixed: bool) -> exp.Expr:
         if not isinstance(query, exp.Select) or (query.args.get("distinct") and not fixed):
             return query
-        if not any(map(_is_star, query.expressions)):
+        if not any(map(is_star, query.expressions)):
             return query
         inputs = self._inputs(query, named, fixed=fixed)
         items: list[exp.Expr] = []
         for item in query.expressions:
-            made = _columns(item, query, inputs, self._at) if _is_star(item) else [item]
+            made = _columns(item, query, inputs, self._at) if is_star(item) else [item]
             if made is None:
                 return query  # It is refused where it is read.
             items += made
@@ -154,7 +155,7 @@ def _given(query: exp.Expr) -> list[str] | None:
         if isinstance(query, exp.Subquery) and query.args.get("pivots"):
             return None
         query = query.this
-    if not isinstance(query, exp.Select) or any(map(_is_star, query.expressions)):
+    if not isinstance(query, exp.Select) or any(map(is_star, query.expressions)):
         return None
     names = [_name_of(each) for each in query.expressions]
     return None if "" in names else names
@@ -162,12 +163,6 @@ def _given(query: exp.Expr) -> list[str] | None:
 
 def _name_of(item: exp.Expr) -> str:
     return str(item.expression.name if isinstance(item, exp.Dot) else item.alias_or_name)
-
-
-def _is_star(item: exp.Expr) -> bool:
-    return isinstance(item, exp.Star) or (
-        isinstance(item, exp.Column) and isinstance(item.this, exp.Star)
-    )
 
 
 def _columns(

@@ -35,12 +35,6 @@ _KINDS = {
 _PAIRED = re.compile(r"__[lr](\d+)")
 """Columns that joins make of what they equate: no two joins of a query make the same."""
 _FORM = "Write [LEFT | RIGHT | FULL | LEFT SEMI | LEFT ANTI] JOIN x ON x.key = expression AND …."
-_NO_PAIRS = (
-    "CROSS JOIN is not compiled: each new row would be compared with every other",
-    "Equate something: JOIN x ON x.key = expression, or in WHERE with the aliases of both: "
-    "FROM a, b WHERE a.key = b.key. One value of all rows is a subquery: "
-    "(SELECT MAX(amount) FROM x).",
-)
 
 
 def gives_columns(join: exp.Expr) -> bool:
@@ -68,7 +62,7 @@ def joined(names: Names, join: exp.Expr, left: Node, right: Node, source: QueryS
         )
     # A version is looked up before it is asked what it has: another one may not have it.
     conditions = (*as_of, *conditions_of(names, join, source, at))
-    made = _with_conditions(names, conditions, left, right, kind, at)
+    made = _with_conditions(names, conditions, left, right, kind, at, as_of=bool(as_of))
     return replace(
         made,
         timed=source.kind is InputKind.STREAM,
@@ -96,6 +90,8 @@ def _with_conditions(
     right: Node,
     kind: JoinKind,
     at: int,
+    *,
+    as_of: bool = False,
 ) -> Join:
     ours = {each.name for each in left.columns}
     theirs = {each.name for each in right.columns}
@@ -114,13 +110,16 @@ def _with_conditions(
             right_only.append(part)
         else:
             rest.append(part)
-    if not pairs:
+    if not pairs and as_of:
         raise names.script.refusal(
-            "the join equates nothing: every row would be compared with every other",
-            at=at,
-            fix=_FORM,
+            "the join equates nothing: a version is of a key", at=at, fix=_FORM
         )
-    return _paired(names, pairs, rest, right_only, left, right, kind)
+    every = not pairs
+    if every:
+        # Each row is compared with all of the other side: one number is equal to itself.
+        pairs.append((exp.Literal.number(1), exp.Literal.number(1)))
+    made = _paired(names, pairs, rest, right_only, left, right, kind)
+    return replace(made, every=every)
 
 
 def guarded(side: exp.Expr, before: Sequence[exp.Expr], columns: set[str]) -> exp.Expr:
@@ -172,8 +171,8 @@ def kind_of(script: Script, join: exp.Expr, at: int) -> JoinKind:
     side, word = join.text("side").upper(), join.text("kind").upper()
     known = ("this", "side", "kind", "on", "using", "pivots")
     unknown = [clause for clause, content in join.args.items() if content and clause not in known]
-    if word == "CROSS":
-        raise script.refusal(_NO_PAIRS[0], at=at, fix=_NO_PAIRS[1])
+    if (side, word) == ("", "CROSS") and not unknown:
+        return JoinKind.INNER
     kind = _KINDS.get((side, word))
     if unknown or kind is None:
         words = " ".join(
@@ -181,7 +180,9 @@ def kind_of(script: Script, join: exp.Expr, at: int) -> JoinKind:
         )
         raise script.refusal(f"{words} JOIN is not compiled yet", at=at, fix=_FORM)
     if not join.args.get("on") and not join.args.get("using"):
-        raise script.refusal("a JOIN without ON", at=at, fix=_FORM)
+        raise script.refusal(
+            "a JOIN without ON", at=at, fix=f"{_FORM} Each row with each other is CROSS JOIN x."
+        )
     return kind
 
 

@@ -26,6 +26,13 @@ def with_names(script: Script, query: exp.Expr, alias: exp.Expr | None, at: int)
     while isinstance(first, exp.SetOperation | exp.Subquery):
         first = first.this
     items = first.expressions
+    star = next((each for each in items if is_star(each)), None)
+    if star is not None:
+        raise script.refusal(
+            f"{alias.name} names the columns of a *: a new field would get a name, or move it",
+            at=offset_of(star, at),
+            fix="Name the columns in the query: SELECT a, b FROM ….",
+        )
     if not isinstance(first, exp.Select) or len(items) != len(names):
         raise script.refusal(
             f"{alias.name} is given {len(names)} names, and its query gives {len(items)} columns",
@@ -45,6 +52,13 @@ def with_names(script: Script, query: exp.Expr, alias: exp.Expr | None, at: int)
     return exp.Select(expressions=outer, from_=exp.From(this=rows))
 
 
+def is_star(item: exp.Expr) -> bool:
+    """Say whether an item of SELECT is `*` or `a.*`."""
+    return isinstance(item, exp.Star) or (
+        isinstance(item, exp.Column) and isinstance(item.this, exp.Star)
+    )
+
+
 def _named(item: exp.Expr, name: exp.Expr) -> exp.Expr:
-    named = isinstance(item, exp.Alias | exp.Star)
+    named = isinstance(item, exp.Alias)
     return item if named else exp.alias_(item.copy(), name.name, quoted=True)

@@ -300,7 +300,9 @@ class _Reader:
             if isinstance(item, exp.Subquery):
                 refuse_others(self.script, item, at, _AROUND)
             query, rest = inner
-            query = self._renamed(item, self.inputs.starless(query, rest))
+            named_behind = isinstance(item, exp.Subquery) and item.alias_column_names
+            known = self.inputs.fixed if named_behind else self.inputs.starless
+            query = self._renamed(item, known(query, rest))
             query = pivoted(
                 self.script, item, query, at, lambda rows, name: self._names(rows, name, rest, at)
             )

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
+from projections.sql.comma_joins import alias_of_input
 from projections.sql.expressions import AGGREGATES, conjuncts, unwrapped
 from projections.sql.places import Script, offset_of
 
@@ -148,7 +149,15 @@ def _by_key(query: exp.Expr, name: str, outside: set[str], key_of: KeyOf) -> _On
     parts = conjuncts(query.args["where"].this if query.args.get("where") is not None else None)
     both = [part for part in parts if reads(part, outside)]
     pairs = [pair for part in both if (pair := equated_sides(part, outside)) is not None]
-    equated = {own.name.lower() for own, _ in pairs if isinstance(own, exp.Column)}
+    first = query.args.get("from_")
+    alias = "" if first is None else alias_of_input(first.this).lower()
+    # A field of a struct may be called like the key, as in c.address.id.
+    equated = {
+        own.name.lower()
+        for own, _ in pairs
+        if isinstance(own, exp.Column)
+        and [part.name.lower() for part in own.parts[:-1]] in ([], [alias])
+    }
     computed = item.find(exp.AggFunc, exp.Window, exp.Query) is not None or reads(item, outside)
     key = {*key_of(query)}
     if computed or len(pairs) < len(both) or not key or not key <= equated:

@@ -13,16 +13,12 @@ from collections.abc import Sequence
 from sqlglot import exp
 
 from projections.sql.comma_joins import alias_of_input
-from projections.sql.expressions import conjuncts, same_text, unwrapped
+from projections.sql.expressions import same_text, unwrapped
 from projections.sql.grouping_sets import has_sets
+from projections.sql.known_values import conditions_in, gives_values, has_value
 from projections.sql.places import Script, offset_of
 from projections.sql.scalar_subqueries import Known, aliases_of, of_one_row, reads
 
-_COMPARED = (
-    *(exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE),
-    *(exp.Like, exp.RegexpLike, exp.In, exp.Between),
-)
-"""Conditions that do not hold where what they compare is NULL, nor does their negation."""
 _ALL = exp.Literal.string("all")
 _NONE = exp.Literal.number(0)
 
@@ -31,7 +27,7 @@ def without_subqueries(script: Script, select: exp.Select, at: int, known: Known
     """Write EXISTS and IN (SELECT …) in WHERE as semi joins, their negations as anti joins."""
     select = _related(select, known)
     select = _counted(select)
-    parts = _conditions(select, "where")
+    parts = conditions_in(select, "where")
     kept: list[exp.Expr] = []
     made: list[exp.Join] = []
     for part in parts:
@@ -61,8 +57,9 @@ def _as_joins(
     query = inner.args["query"].this
     given: Sequence[exp.Expr] = query.expressions if isinstance(query, exp.Select) else ()
     several = inner.this.expressions if isinstance(inner.this, exp.Tuple) else []
-    if len(given) > 1 and len(given) == len(several) and not negated:
-        return [_in_several(query, several, f"penstock_in_{number}")]
+    if len(given) > 1 and len(given) == len(several):
+        name = f"penstock_in_{number}"
+        return [_in_several(select, query, several, name, negated=negated)]
     if len(given) != 1:
         word = "NOT IN" if negated else "IN"
         raise script.refusal(
@@ -77,9 +74,9 @@ def _as_joins(
     value = inner.this
     equal = exp.EQ(this=value.copy(), expression=exp.column(name, table=name))
     joins = [exp.Join(this=rows, side="LEFT", kind="ANTI" if negated else "SEMI", on=equal)]
-    if negated and not _gives_values(query):
+    if negated and not gives_values(query):
         joins.append(_unless_null(rows, name))
-    if negated and not _has_value(select, value, _conditions(select, "where")):
+    if negated and not has_value(select, value, conditions_in(select, "where")):
         joins.append(_unless_any(rows, name, value))
     return joins
 
@@ -90,15 +87,23 @@ def _counted(select: exp.Select) -> exp.Select:
     `x IN (SELECT …)` is so only where it is of no matter whether it is false or not known.
     """
     made = select.copy()
-    parts = [*made.expressions, *_conditions(made, "where")]
+    parts = [*made.expressions, *conditions_in(made, "where")]
     # A condition by itself is a join, which may say more than what is equated.
-    whole = {id(_bare(part)) for part in _conditions(made, "where")}
+    whole = {id(_bare(part)) for part in conditions_in(made, "where")}
     for part in parts:
         for found in [*part.find_all(exp.Exists, exp.In)]:
             query = found.this if isinstance(found, exp.Exists) else found.args.get("query")
             if id(found) in whole or not isinstance(query, exp.Query):
                 continue
-            if found.find_ancestor(exp.Select) is not made or not _is_asked(found):
+            if found.find_ancestor(exp.Select) is not made:
+                continue
+            denied = _above(found)
+            if isinstance(found, exp.In) and isinstance(denied, exp.Not) and _is_asked(denied):
+                number = _none_of(found, query)
+                if number is not None:
+                    denied.replace(exp.Paren(this=number))
+                continue
+            if not _is_asked(found):
                 continue
             number = _number_of(found, query)
             if number is not None:
@@ -131,8 +136,8 @@ def _related(select: exp.Select, known: Known) -> exp.Select:
     `x NOT IN` such rows holds where there is none of which it is not known to be different.
     """
     changed = select.copy()
-    whole = {id(_bare(part)) for part in _conditions(changed, "where")}
-    for part in (*changed.expressions, *_conditions(changed, "where")):
+    whole = {id(_bare(part)) for part in conditions_in(changed, "where")}
+    for part in (*changed.expressions, *conditions_in(changed, "where")):
         for found in [*part.find_all(exp.In)]:
             alone = id(found) in whole
             if found.find_ancestor(exp.Select) is not changed or not (alone or _is_asked(found)):
@@ -218,12 +223,49 @@ def _number_of(found: exp.Expr, query: exp.Expr) -> exp.Subquery | None:
     return exp.Subquery(this=counted)
 
 
+def _none_of(found: exp.In, query: exp.Expr) -> exp.Expr | None:
+    """Return that a value is NOT IN rows: there are none, or it and they are known to differ."""
+    equal = _number_of(found, query)
+    query = query.this if isinstance(query, exp.Subquery) else query
+    if equal is None or not isinstance(query, exp.Select):
+        return None
+    null = exp.Is(this=exp.column("penstock_in", table="penstock_in"), expression=exp.Null())
+    rows = exp.From(this=_named(query, "penstock_in"))
+    count = exp.Count(this=exp.Star())
+    numbers: list[exp.Expr] = [
+        exp.Subquery(this=exp.Select(expressions=[count], from_=rows)),
+        exp.Subquery(
+            this=exp.Select(
+                expressions=[count.copy()], from_=rows.copy(), where=exp.Where(this=null)
+            )
+        ),
+        equal,
+    ]
+    none, no_null, differ = (exp.EQ(this=number, expression=_NONE.copy()) for number in numbers)
+    value = exp.Paren(this=found.this.copy())
+    known = exp.Not(this=exp.Is(this=value, expression=exp.Null()))
+    return exp.or_(none, exp.and_(known, no_null, differ))
+
+
 def _has_aggregate(query: exp.Select) -> bool:
     return any(each.find(exp.AggFunc) for each in query.expressions)
 
 
-def _in_several(query: exp.Select, values: Sequence[exp.Expr], name: str) -> exp.Join:
-    """Return the join of (a, b) IN (SELECT x, y …)."""
+def _in_several(
+    select: exp.Select, query: exp.Select, values: Sequence[exp.Expr], name: str, *, negated: bool
+) -> exp.Join:
+    """Return the join of (a, b) IN (SELECT x, y …), or of its negation.
+
+    A row is NOT IN rows of which each is known to differ in one column: what is not known to differ
+    may be the same.
+    """
+    given = [item.unalias() for item in query.expressions]
+    inside = (*conditions_in(query, "where"), *conditions_in(query, "having"))
+    around = conditions_in(select, "where")
+    sure = [
+        not has_sets(query) and has_value(query, item, inside) and has_value(select, value, around)
+        for item, value in zip(given, values, strict=True)
+    ]
     query = query.copy()
     names = [f"{name}_{place}" for place in range(len(values))]
     items = [
@@ -232,21 +274,32 @@ def _in_several(query: exp.Select, values: Sequence[exp.Expr], name: str) -> exp
     ]
     query.set("expressions", items)
     rows = exp.Subquery(this=query, alias=exp.TableAlias(this=exp.to_identifier(name)))
-    equal = [
-        exp.EQ(this=value.copy(), expression=exp.column(each, table=name))
-        for value, each in zip(values, names, strict=True)
-    ]
-    return exp.Join(this=rows, side="LEFT", kind="SEMI", on=exp.and_(*equal))
+    equal: list[exp.Expr] = []
+    for value, each, known in zip(values, names, sure, strict=True):
+        sides = [exp.Paren(this=value.copy()), exp.column(each, table=name)]
+        same: exp.Expr = exp.EQ(this=value.copy(), expression=sides[1])
+        if negated and not known:
+            unknown = [exp.Is(this=side.copy(), expression=exp.Null()) for side in sides]
+            same = exp.Paren(this=exp.or_(same, *unknown))
+        equal.append(same)
+    kind = "ANTI" if negated else "SEMI"
+    return exp.Join(this=rows, side="LEFT", kind=kind, on=exp.and_(*equal))
 
 
 def _with_own_rows(found: exp.Exists, name: str, around: set[str]) -> exp.Exists:
-    """Return EXISTS of several inputs as one of the rows that they are joined to."""
+    """Return EXISTS of several inputs as one of the rows that they are joined to.
+
+    So is one of rows that a subquery of their own chooses.
+    """
     query = found.this
-    if not isinstance(query, exp.Select) or not query.args.get("joins"):
+    if not isinstance(query, exp.Select):
         return found
     outside = around - aliases_of(query)
-    parts = _conditions(query, "where")
+    parts = conditions_in(query, "where")
     both = [part for part in parts if reads(part, outside)]
+    asking = any(part.find(exp.Query) for part in parts if not reads(part, outside))
+    if not query.args.get("joins") and not asking:
+        return found
     rows = query.copy()
     names: dict[str, str] = {}
     items: list[exp.Expr] = []
@@ -309,57 +362,6 @@ def _one_row(rows: exp.Subquery, name: str, where: exp.Expr | None) -> exp.Subqu
         group=exp.Group(expressions=[_ALL.copy()]),
     )
     return exp.Subquery(this=query, alias=exp.TableAlias(this=exp.to_identifier(name)))
-
-
-def _gives_values(query: exp.Select) -> bool:
-    """Say whether the one column of a query is NULL in none of its rows."""
-    value = query.expressions[0].unalias()
-    if isinstance(value, exp.Count | exp.CountIf | exp.Literal):
-        return True
-    # A group of a smaller set has NULL in the place of what it is not by.
-    parts = (*_conditions(query, "where"), *_conditions(query, "having"))
-    return not has_sets(query) and _has_value(query, value, parts)
-
-
-def _has_value(select: exp.Select, value: exp.Expr, conditions: Sequence[exp.Expr]) -> bool:
-    """Say whether an expression over the inputs of a SELECT is not NULL where conditions hold."""
-    text = _plain(select, value)
-    return any(text == _plain(select, side) for part in conditions for side in _with_values(part))
-
-
-def _with_values(condition: exp.Expr) -> list[exp.Expr]:
-    """Return expressions that are not NULL where a condition holds."""
-    condition = unwrapped(condition)
-    negated = isinstance(condition, exp.Not)
-    inner = unwrapped(condition.this) if negated else condition
-    if isinstance(inner, exp.Is):
-        known = negated and isinstance(inner.expression, exp.Null)
-        return [inner.this] if known else []
-    if not isinstance(inner, _COMPARED) or (negated and inner.args.get("query")):
-        return []  # Nothing at all is NOT IN no rows.
-    return [each for each in (inner.this, inner.args.get("expression")) if each is not None]
-
-
-def _plain(select: exp.Select, node: exp.Expr) -> str:
-    """Return the text of an expression, without the alias of the only input."""
-    first = select.args.get("from_")
-    table = None if first is None or select.args.get("joins") else first.this
-    of = table.this if isinstance(table, exp.Stream) else table
-    alias = "" if of is None else str(of.alias_or_name).lower()
-
-    def bare(found: exp.Expr) -> exp.Expr:
-        if not isinstance(found, exp.Column):
-            return found
-        parts = [part.name.lower() for part in found.parts]
-        own = len(parts) > 1 and parts[0] == alias
-        return exp.column(".".join(parts[1:] if own else parts), quoted=True)
-
-    return same_text(node.copy().transform(bare))
-
-
-def _conditions(select: exp.Select, clause: str) -> tuple[exp.Expr, ...]:
-    found = select.args.get(clause)
-    return conjuncts(found.this if found is not None else None)
 
 
 def _exists(script: Script, found: exp.Exists, kind: str, at: int) -> exp.Join:

@@ -239,7 +239,8 @@ class Join:
 
     `timed`: the right side's rows are facts, and the later row of a pair gives its time. `as_of`
     are the conditions of `rest` that choose a version: it begins at or before a time of the left
-    row, the right side of the first, and ends after it.
+    row, the right side of the first, and ends after it. `every`: ON equates nothing, so that each
+    row is compared with every one of the other side.
     """
 
     left: Node
@@ -249,6 +250,7 @@ class Join:
     rest: tuple[exp.Expr, ...]
     timed: bool
     as_of: tuple[exp.Expr, ...] = ()
+    every: bool = False
 
     @property
     def columns(self) -> tuple[Column, ...]:

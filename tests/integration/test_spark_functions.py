@@ -16,6 +16,7 @@ from projections.sql.spark_functions import BEYOND_SIGHT, PASSED_ON, UNSTABLE
 from tests.integration.test_sql_spark import SparkEngine, _world
 from tests.support.oracles.choice_projections import CHOSEN, RANKED
 from tests.support.oracles.sql_world import canonical, planned, rebuilt
+from tests.support.oracles.unequal_projections import UNEQUAL
 
 COLUMNS = {"k": "BIGINT", "x": "DOUBLE", "y": "DOUBLE", "i": "INT", "s": "STRING", "b": "BOOLEAN"}
 _RELATION = Relation(
@@ -153,9 +154,12 @@ def _view(session: SparkSession, rows: str) -> None:
     ).createOrReplaceTempView("in_0")
 
 
-@pytest.mark.parametrize("name", [*CHOSEN, *RANKED])
-def test_rows_are_chosen_and_ranked_on_spark(spark: SparkSession, name: str) -> None:
-    case, world = {**CHOSEN, **RANKED}[name], _world(20130102)
+CASES = {**CHOSEN, **RANKED, **UNEQUAL}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rows_are_chosen_ranked_and_compared_on_spark(spark: SparkSession, name: str) -> None:
+    case, world = CASES[name], _world(20130102)
     made = canonical(rebuilt(SparkEngine(spark.newSession()), planned(case.statement), world))
     assert made == canonical(case.oracle(world))
 

@@ -25,6 +25,7 @@ from tests.support.oracles.region_projections import CASES as REGIONS
 from tests.support.oracles.region_world import Kept, tree_of
 from tests.support.oracles.sql_arrivals import worlds
 from tests.support.oracles.sql_world import Fact, World, canonical
+from tests.support.oracles.unequal_projections import UNEQUAL
 from tests.support.services.tier import examples
 
 
@@ -36,7 +37,7 @@ def compacted_often() -> Iterator[None]:
         yield
 
 
-CASES = {**REGIONS, **FURTHER, **PATTERNS, **ELEMENTS, **FLOWS, **CHOSEN, **RANKED}
+CASES = {**REGIONS, **FURTHER, **PATTERNS, **ELEMENTS, **FLOWS, **CHOSEN, **RANKED, **UNEQUAL}
 LOST = st.sampled_from([None, 1, 2, 3])
 
 

@@ -220,17 +220,9 @@ def test_a_comma_with_a_condition_is_a_join(written: str, meant: str) -> None:
     assert rows_sql(written, "p") == rows_sql(meant, "p")
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        f"{PAIR} {A}, {B} WHERE a.delay > 0",
-        f"{PAIR} {A}, {B} FULL JOIN airlines c ON c.carrier = b.carrier WHERE a.flight = b.flight",
-    ],
-)
-def test_a_comma_without_a_condition_is_refused_with_the_form(query: str) -> None:
-    with pytest.raises(InvalidRequest, match="CROSS JOIN is not compiled") as caught:
-        rows_sql(query, "p")
-    assert "FROM a, b WHERE a.key = b.key" in caught.value.remedy
+def test_a_comma_without_a_condition_is_a_join_of_each_with_each() -> None:
+    comma = f"{PAIR} {A}, {B} WHERE a.delay > 0"
+    assert rows_sql(comma, "p") == rows_sql(f"{PAIR} {A} CROSS JOIN {B} WHERE a.delay > 0", "p")
 
 
 def test_a_column_called_stream_stays_one_behind_a_comma() -> None:

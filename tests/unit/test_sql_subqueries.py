@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from kernel.errors import InvalidRequest
 from projections.sql.catalog import Column, MemoryCatalog, Relation
 from projections.sql.parse import parse_script
-from projections.sql.plan import plan
+from projections.sql.plan import Plan, plan
 from tests.support.oracles.sql_world import planned
 
 
@@ -77,3 +78,39 @@ def test_rows_that_are_not_in_a_table_take_late_ones_as_single_rows_do(
         f"FROM STREAM events.flight.departed WHERE carrier NOT IN ({inner})"
     )
     assert found.stateful is of_groups
+
+
+def _of_tables(query: str, kinds: dict[str, str]) -> Plan:
+    columns = tuple(Column(name=n, type=t) for n, t in kinds.items())
+    table = Relation(name="c", columns=columns, key=("id",), event_time=None)
+    rows = Relation(
+        name="o", columns=(Column(name="id", type="INT"),), key=("id",), event_time=None
+    )
+    decl = parse_script(f"CREATE PROJECTION p WITH (key = id) AS {query}").projections[0]
+    return plan(decl, MemoryCatalog(latests={"c": table, "o": rows}))
+
+
+def test_a_field_that_is_called_like_the_key_does_not_identify_a_row() -> None:
+    kinds = {"id": "INT", "name": "STRING", "place": "STRUCT<id: INT>"}
+    query = "SELECT o.id, (SELECT c.name FROM c WHERE {} = o.id) AS name FROM o"
+    assert _of_tables(query.format("c.id"), kinds).columns[1].type == "STRING"
+    assert _of_tables(query.format("id").replace("SELECT c.name", "SELECT name"), kinds).columns
+    for field in ("c.place.id", "place.id"):
+        with pytest.raises(InvalidRequest, match="one value of all its rows"):
+            _of_tables(query.format(field), kinds)
+
+
+@pytest.mark.parametrize(
+    "inner", ["(SELECT * FROM c) q (a, b)", "(SELECT c.* FROM c) q (a, b)", "q"]
+)
+def test_a_new_field_gets_no_name_that_stands_behind_a_query(inner: str) -> None:
+    before = "WITH q (a) AS (SELECT * FROM c) " if inner == "q" else ""
+    with pytest.raises(InvalidRequest, match="names the columns of a") as caught:
+        _of_tables(f"{before}SELECT a AS id FROM {inner}", {"id": "INT", "name": "STRING"})
+    assert caught.value.remedy.startswith("Name the columns in the query")
+
+
+def test_names_behind_a_query_may_be_of_columns_that_another_one_names() -> None:
+    inner = "(SELECT * FROM (SELECT id, name FROM c) x) q (a, b)"
+    found = _of_tables(f"SELECT a AS id, b FROM {inner}", {"id": "INT", "name": "STRING"})
+    assert [each.name for each in found.columns] == ["id", "b"]
