@@ -82,10 +82,16 @@ def test_p6_projections_kept_in_epochs_equal_those_computed_at_once(
     ("names", "most_bytes"),
     [
         (("counts_loud",), None),
+        (("parts_loud", "documents_loud"), None),
         pytest.param(("delays_loud", "windy_loud"), None, marks=pytest.mark.matrix),
         pytest.param(("delays", "windy"), 1, marks=pytest.mark.matrix),
     ],
-    ids=["an expression of Spark's", "more of them", "more than this process may hold"],
+    ids=[
+        "an expression of Spark's",
+        "results with parts",
+        "more of them",
+        "more than this process may hold",
+    ],
 )
 def test_p6_what_spark_computes_of_touched_keys_equals_the_rebuild(
     names: tuple[str, ...],

@@ -114,6 +114,20 @@ CREATE PROJECTION windy_loud WITH (key = 'flight') AS
 SELECT f.flight, upper(lower(f.origin)) AS origin, f.occurred_at, w.wind FROM {DEPARTURES} f
 JOIN weather FOR SYSTEM_TIME AS OF f.occurred_at w ON w.origin = f.origin WHERE w.wind > 9;
 """,
+    "parts_loud": f"""
+CREATE PROJECTION parts_loud WITH (key = 'carrier') AS
+SELECT carrier, MAX_BY(struct(flight, delay), delay) AS worst, map('n', COUNT(*)) AS counts,
+  transform(collect_list(flight), x -> x * 2) AS twice, corr(flight, delay) AS together,
+  from_json(to_json(struct(MAX(flight) AS f)), 'f BIGINT').f AS most
+FROM {DEPARTURES} GROUP BY carrier;
+""",
+    "documents_loud": f"""
+CREATE PROJECTION documents_loud WITH (key = 'flight') AS
+SELECT flight, occurred_at, array(origin, carrier) AS names,
+  filter(array(delay), x -> x > 9) AS late,
+  from_json(to_json(struct(carrier, delay)), 'carrier STRING, delay DOUBLE') AS given
+FROM {DEPARTURES};
+""",
 }
 """Projections of one step with an expression that Spark alone computes."""
 STEPS = {
