@@ -81,8 +81,9 @@ class LogRows:
         That is the first one of each schema and operation: memory holds no more.
         """
         scanner = self.log.scanner(columns=list(_PLANNED), filter=self.wanted)
+        none = scanner.projected_schema.empty_table()
         firsts = [_first_of_each(pa.table(batch)) for batch in scanner.to_batches()]
-        return _first_of_each(pa.concat_tables(firsts))
+        return _first_of_each(pa.concat_tables([none, *firsts]))
 
     def among(self, files: Sequence[ds.Fragment]) -> LogRows:
         """Return the rows that lie in some of the files."""

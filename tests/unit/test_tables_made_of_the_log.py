@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from apps.cli import build as build_app
 from kernel import failpoints
-from kernel.errors import Conflict, NotFound
+from kernel.errors import Conflict, NotFound, PenstockError
 from lake.layout import Lake
 from lake.tables import Tables
 from replay.book import ReplayBook, State
@@ -76,6 +81,8 @@ def test_a_table_that_is_made_of_the_log_equals_the_live_one(
 ) -> None:
     followed = lived(lake, soft=soft)
     site = site_of(lake, tmp_path, soft=soft)
+    for other in {"typed", "current", "history"} - {name.partition(".")[0]}:
+        shutil.rmtree(Path(lake.root) / other)  # Nothing that is derived is read.
     before = files_of(lake)
     failpoints.arm(failpoints.REPLAY_AFTER_SLICE, hit=2)
     with pytest.raises(failpoints.Crash):
@@ -178,3 +185,55 @@ def test_copied_rows_are_among_those_of_the_log(lake: Lake, tmp_path: Path, name
     manifest.delete("epoch < 3")
     build(site, followed.registry, name)
     assert verify_derived(site, name).equal
+
+
+@pytest.mark.parametrize("name", OF_ITEM)
+def test_a_table_that_was_copied_and_never_changed_is_made_of_its_copy(
+    lake: Lake, tmp_path: Path, name: str
+) -> None:
+    followed = FollowedItem(lake, histories=[HISTORY])
+    followed.item.tell("describe")
+    followed.item.rows = {1: {1: 1}, 2: {1: 2}}
+    followed.announce(replace(copied(followed), number=0))
+    for _ in range(2):
+        followed.item.tell()  # A transaction behind what was read, and no row of the table.
+        followed.epoch()
+    assert not followed.bring().held
+    site = site_of(lake, tmp_path)
+    build(site, followed.registry, name)
+    found = verify_derived(site, name)
+    assert found.equal
+    assert found.rows.built_rows == len(followed.item.rows)
+
+
+def test_tables_of_the_log_are_planned_made_and_compared_by_commands(
+    lake: Lake, tmp_path: Path
+) -> None:
+    """Without a stack: the lake has the schemas that its log was written by."""
+    told = ToldLake(lake)
+    for n in range(6):
+        told.tell("placed", {"n": n})
+    told.epoch()
+    told.bring()
+    (tmp_path / "penstock.toml").write_text(f'lake.path = "{lake.root}"\n')
+    app, there = build_app(), ("--lake", str(tmp_path / "there"), "--workspace", str(tmp_path))
+
+    def answer(*words: str) -> Any:
+        result = CliRunner().invoke(app, ["replay", *words, *there, "--json"])
+        assert result.exit_code == 0, (result.output, result.exception)
+        return json.loads(result.stdout)
+
+    planned = answer("plan", PLACED)
+    assert (planned["rows"], planned["epoch"], planned["live"]["rows"]) == (6, 1, 6)
+    assert planned["place"] == str(tmp_path / "there/typed/events.order.placed")
+    assert answer("apply", PLACED)["state"] == "built"
+    assert answer("verify", PLACED)["equal"]
+    assert [each["state"] for each in answer("status", PLACED)] == ["verified"]
+    for words, remedy in [
+        (("apply", PLACED, "--rate", "5", *there), "Leave out --rate"),
+        (("apply", PLACED, *there[2:]), f"penstock replay apply {PLACED} --lake PLACE"),
+        (("resume", PLACED, *there), f"penstock replay apply {PLACED} --lake {there[1]}"),
+    ]:
+        refused = CliRunner().invoke(app, ["replay", *words]).exception
+        assert isinstance(refused, PenstockError)
+        assert remedy in refused.remedy
