@@ -63,6 +63,11 @@ class EpochRecords:
         """The session in which executors read; most runs make small epochs and need none."""
         return session_for_records(self._beside)
 
+    def interrupt(self) -> None:
+        """Have a process end that decodes: who waits for its rows gets an error."""
+        if self._process is not None:
+            self._process.interrupt()
+
     def close(self) -> None:
         """Leave the broker."""
         self._reads.close()

@@ -53,6 +53,12 @@ class LaneProcess:
             raise pickle.loads(said)
         return pa.ipc.open_stream(said).read_all() if kind == _ROWS else None
 
+    def interrupt(self) -> None:
+        """Have the child end at once; of another thread, which waits for its rows."""
+        child = self._child
+        if child is not None:
+            child.kill()
+
     def close(self) -> None:
         """End the child."""
         self._kill()

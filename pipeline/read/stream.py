@@ -53,6 +53,7 @@ from pipeline.read.gaps import (
 )
 from pipeline.read.kafka_records import records_between
 from pipeline.read.kafka_topics import KafkaTopics
+from pipeline.read.lane_ahead import LaneAhead
 from pipeline.read.lane_process import LaneProcess
 from pipeline.read.lane_records import LaneRecords
 from pipeline.read.pace import Pace
@@ -130,7 +131,10 @@ class IngestRun:
         self._run_id = uuid.uuid4().hex
         self._turn = turn or Turn()
         self._pace = Pace(max_records, self._turn, beside=apart)
-        self._apart = apart
+        # What executors decode of one lane is in a pool of its own: it shares cores, and no queue.
+        self._begins = partial(spark.sparkContext.setLocalProperty, POOL, checkpoints.name)
+        block = partial(self._parted, most=max_records)
+        self._ahead = LaneAhead(self._records, block, begins=self._begins) if apart else None
         self._parting = parting
         self._much = much
         self.lanes: frozenset[str] = frozenset()
@@ -199,11 +203,9 @@ class IngestRun:
         self._planner.start(self._at_work)
 
     def _planner_of(self, pattern: str, start: Offsets) -> Planner:
-        if self._apart:
-            pool, context = self._checkpoints.name, self._spark.sparkContext
-            # What executors decode of it is in a pool of its own: it shares cores, and no queue.
-            begins = partial(context.setLocalProperty, POOL, pool)
-            return BrokerPlanner(self._topics, pattern, start, name=pool, begins=begins)
+        if self._ahead is not None:
+            name = self._checkpoints.name
+            return BrokerPlanner(self._topics, pattern, start, name=name, begins=self._begins)
         return SparkPlanner(
             self._spark,
             self._topics.bootstrap,
@@ -261,6 +263,7 @@ class IngestRun:
         waits for ever for a batch that has just begun and waits for its turn.
         """
         self._stopping = True
+        self._records.interrupt()
         with self._loop.working("the end of a run"):
             with self._turn:
                 planner = self._planner  # No batch is amid its epoch; one that begins now ends.
@@ -274,7 +277,7 @@ class IngestRun:
 
     def close(self) -> None:
         """Leave the broker; of a run that has ended, or has finished what was unfinished."""
-        self._records.close()
+        (self._records if self._ahead is None else self._ahead).close()
 
     @property
     def _told(self) -> tuple[str, Mapping[str, str]]:
@@ -300,7 +303,8 @@ class IngestRun:
             self._go_on()
             # Of others more has come, while parts were made of what one had much of.
             now = self._newest(here) if parts else here
-            early = self._decoded_early(batch_id, now) if self._apart else None
+            ahead = self._ahead
+            early = self._decoded_early(ahead, batch_id, now) if ahead else None
             with self._loop.working("the begin of a batch"):
                 self._part(batch_id, now, early)
             here, parts = self.reach.here(end), parts + 1
@@ -317,12 +321,14 @@ class IngestRun:
             self._stopping = True
             raise Stopped
 
-    def _decoded_early(self, batch_id: int, end: Offsets) -> Early:
+    def _decoded_early(self, ahead: LaneAhead, batch_id: int, end: Offsets) -> Early:
         """Decode a part of a batch of one lane before its turn, unless executors have to do it."""
         try:
-            bound = self._next_part(self._bound(batch_id, end))
-            return Early(bound.end, self._records.early(bound.start, bound.end))
+            part, rows = ahead.take(self._bound(batch_id, end), self._next_part)
+            return Early(part.end, rows)
         except BaseException as error:
+            if self._stopping:  # Nobody waited for what was amid being decoded.
+                raise Stopped from error
             self._error = error
             raise
 
@@ -360,7 +366,10 @@ class IngestRun:
         return self._plans.bound(batch_id, self.reach.here(end))
 
     def _next_part(self, whole: Bound) -> Bound:
-        most, at_once = self._pace.records(), self._records.at_once
+        return self._parted(whole, self._pace.records())
+
+    def _parted(self, whole: Bound, most: int) -> Bound:
+        at_once = self._records.at_once
         return next_part(whole, lambda n: at_once(min(n, most)), self._has_messages)
 
     def _has_messages(self, topic: str) -> bool:
@@ -379,7 +388,7 @@ class IngestRun:
         """
         if early is not None:
             return self._ingest.run_epoch(bound, lambda: early), bound.end
-        alone = self._parting is None and not self._apart
+        alone = self._parting is None and self._ahead is None
         records = LaneRecords(self._records, bound, lane_of=self._lane, apart=not alone)
         return records.made(self._ingest, may_rest=may_rest, refuse=self._refuse)
 
