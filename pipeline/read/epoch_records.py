@@ -29,7 +29,7 @@ from pipeline.read.kafka_records import (
     stage_records,
     try_decoding,
 )
-from pipeline.read.lane_decoding import LaneOf, decoded_by_lane
+from pipeline.read.lane_decoding import LaneOf, Sifted, decoded_by_lane
 from pipeline.read.lane_process import LaneProcess
 
 log = logging.getLogger("penstock.pipeline")
@@ -90,29 +90,23 @@ class EpochRecords:
                 return self._saw(self._by_spark(start, end))
             return self._saw(decoded_here(read, self._router))
 
-    def by_lane(
-        self, start: Offsets, end: Offsets, lane_of: LaneOf
-    ) -> tuple[pa.Table, dict[str, Exception]]:
-        """Return the records in `[start, end)`, decoded, and the lanes of which they cannot be.
-
-        Raises `TooLarge`.
-        """
+    def by_lane(self, start: Offsets, end: Offsets, lane_of: LaneOf) -> Sifted:
+        """Return the records in `[start, end)`, decoded, each lane by itself. Raises `TooLarge`."""
         with self._noting(start, end):
             read = self._read_here(start, end)
             if read is not None:
-                rows, refused = decoded_by_lane(read, self._router, lane_of)
-                return self._saw(rows), refused
+                found = decoded_by_lane(read, self._router, lane_of)
+                self._saw(found.rows)
+                return found
             try:
-                return self._saw(self._by_spark(start, end)), {}
+                return Sifted(rows=self._saw(self._by_spark(start, end)))
             except TooLarge:
                 raise
             except Exception as error:
                 log.warning("the records of an epoch are read lane by lane: %s", error)
         return self._each(start, end, lane_of)
 
-    def _each(
-        self, start: Offsets, end: Offsets, lane_of: LaneOf
-    ) -> tuple[pa.Table, dict[str, Exception]]:
+    def _each(self, start: Offsets, end: Offsets, lane_of: LaneOf) -> Sifted:
         rows, refused = [DECODED.empty_table()], dict[str, Exception]()
         for lane, own in _lanes(start, end, lane_of).items():
             try:
@@ -121,7 +115,7 @@ class EpochRecords:
                 raise
             except Exception as error:
                 refused[lane] = error
-        return pa.concat_tables(rows), refused
+        return Sifted(rows=pa.concat_tables(rows), refused=refused)
 
     def undecodable(self, start: Offsets, end: Offsets, lane_of: LaneOf) -> dict[str, Exception]:
         """Return the lanes of which the records in `[start, end)` cannot be decoded now."""

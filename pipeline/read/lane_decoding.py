@@ -15,11 +15,23 @@ from lake.table_columns import DECODED
 from pipeline.decode.records import Router
 from pipeline.read.kafka_records import decoded_here
 
-PATIENCE_S, _RECORD_S = 5.0, 0.0005
+PATIENCE_S, _RECORD_S = 1.5, 0.0005
 """So long others of an epoch wait for a lane, and so long more for each of its records: a registry
 that hangs is waited for by the lane that asks it, not by all."""
 
 LaneOf = Callable[[str], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sifted:
+    """Rows as `DECODED`, and the lanes that have none, each with why.
+
+    Those that are `late` may only be slow: nothing is known to be wrong with them.
+    """
+
+    rows: pa.Table
+    refused: Mapping[str, Exception] = field(default_factory=dict)
+    late: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -42,11 +54,11 @@ class _Work:
 
 def decoded_by_lane(
     records: pa.Table, router: Router, lane_of: LaneOf, *, patience_s: float = PATIENCE_S
-) -> tuple[pa.Table, dict[str, Exception]]:
-    """Decode records; return the rows as `DECODED`, and the lanes that have none, each with why.
+) -> Sifted:
+    """Decode records, each lane for itself.
 
-    That is where decoding raised an error, or did not end in time: it then goes on by itself, and
-    nobody has what comes of it.
+    A lane is refused where decoding raises an error, and late where it does not end in time: it
+    then goes on by itself, and nobody has what comes of it.
     """
     works = {lane: _Work(own) for lane, own in _parted(records, lane_of).items()}
     began = time.monotonic()
@@ -57,16 +69,14 @@ def decoded_by_lane(
     for work in works.values():
         limit = began + patience_s + _RECORD_S * work.records.num_rows
         work.done.wait(max(0.0, limit - time.monotonic()))
-    refused = {lane: error for lane, work in works.items() if (error := _error_of(work, began))}
-    rows = [each.rows for lane, each in works.items() if lane not in refused and each.rows]
-    return pa.concat_tables([DECODED.empty_table(), *rows]), refused
-
-
-def _error_of(work: _Work, began: float) -> Exception | None:
-    if work.done.is_set():
-        return work.error
+    late = frozenset(lane for lane, work in works.items() if not work.done.is_set())
     waited = time.monotonic() - began
-    return Unavailable(f"its records were not decoded within {waited:.0f} s")
+    slow = Unavailable(f"its records were not decoded within {waited:.1f} s")
+    errors = {lane: slow if lane in late else work.error for lane, work in works.items()}
+    refused = {lane: error for lane, error in errors.items() if error is not None}
+    rows = [work.rows for lane, work in works.items() if lane not in refused and work.rows]
+    whole = pa.concat_tables([DECODED.empty_table(), *rows])
+    return Sifted(rows=whole, refused=refused, late=late)
 
 
 def _parted(records: pa.Table, lane_of: LaneOf) -> Mapping[str, pa.Table]:

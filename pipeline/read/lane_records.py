@@ -6,7 +6,7 @@ the others have theirs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import pyarrow as pa
@@ -39,14 +39,16 @@ class LaneRecords:
         self._start, self._end = bound.start, bound.end
         self._lane_of = lane_of
         self._apart = apart
-        self.refused: dict[str, Exception] = {}
+        self.refused: Mapping[str, Exception] = {}
+        self._late: frozenset[str] = frozenset()
 
     def made(
-        self, ingest: Ingest, *, may_rest: bool, refuse: Callable[[str, Exception], None]
+        self, ingest: Ingest, *, may_rest: bool, refuse: Callable[[str, Exception, bool], None]
     ) -> tuple[Committed | None, Offsets]:
         """Make the epoch; return it, None where it said nothing, and how far it has read.
 
-        `refuse` is called for each lane that is left out, when nothing of the epoch is written yet.
+        `refuse` is called for each lane that is left out, when nothing of the epoch is written
+        yet: with why, and whether it is only late.
         """
         bound = self._bound
         decode = self._decoded if self._records.small(bound.start, bound.end) else None
@@ -58,7 +60,7 @@ class LaneRecords:
 
         def left_out() -> list[str]:
             for lane, error in self.refused.items():
-                refuse(lane, error)
+                refuse(lane, error, lane in self._late)
             return self._topics_refused()
 
         done = ingest.run_epoch(bound, decode, stage=self._stage(), left_out=left_out)
@@ -72,8 +74,9 @@ class LaneRecords:
         """Return the rows as `DECODED`, without lanes that are refused. Raises `TooLarge`."""
         if not self._apart:
             return self._records.decoded(self._start, self._end)
-        rows, self.refused = self._records.by_lane(self._start, self._end, self._lane_of)
-        return rows
+        found = self._records.by_lane(self._start, self._end, self._lane_of)
+        self.refused, self._late = found.refused, found.late
+        return found.rows
 
     def _stage(self) -> Stage | None:
         """Return what has executors decode and write them; None where they may not."""

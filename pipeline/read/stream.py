@@ -259,8 +259,8 @@ class IngestRun:
     def stop(self) -> None:
         """End the run between two epochs; an epoch under way is finished first.
 
-        The planner's `stop` returns when its thread has ended: whoever has the turn meanwhile
-        waits for ever for a batch that has just begun and waits for its turn.
+        The planner's `stop` returns when its thread has ended: who had the turn meanwhile would
+        wait for ever for a batch that waits for its turn.
         """
         self._stopping = True
         self._records.interrupt()
@@ -379,22 +379,20 @@ class IngestRun:
         return source_of(topic, *self._told)
 
     def _run(
-        self, bound: Bound, *, may_rest: bool, early: pa.Table | None = None
+        self, bound: Bound, *, may_rest: bool, early: pa.Table | None
     ) -> tuple[Committed | None, Offsets]:
-        """Return the epoch, and how far it has read; None for a batch that said nothing.
-
-        Its records were decoded `early` or are now. Lanes whose records cannot be decoded are left
-        out of it and held.
-        """
+        """Return the epoch, None for a batch that said nothing, and how far it has read."""
         if early is not None:
             return self._ingest.run_epoch(bound, lambda: early), bound.end
-        alone = self._parting is None and self._ahead is None
-        records = LaneRecords(self._records, bound, lane_of=self._lane, apart=not alone)
+        apart = self._parting is not None or self._ahead is not None
+        records = LaneRecords(self._records, bound, lane_of=self._lane, apart=apart)
         return records.made(self._ingest, may_rest=may_rest, refuse=self._refuse)
 
-    def _refuse(self, lane: str, error: Exception) -> None:
-        """Hold a lane whose records could not be decoded; a run of one lane ends behind it."""
+    def _refuse(self, lane: str, error: Exception, late: bool) -> None:
+        """Hold a lane that could not be decoded, part one that is slow; a run of one lane ends."""
         if self._parting is None:
             self._error, self._stopping = error, True
+        elif late:
+            self._parting.part(lane, str(error))
         else:
             self._parting.refuse(lane, error)
