@@ -191,7 +191,7 @@ def test_p9_a_lane_without_its_registry_is_held_alone_and_read_when_it_is_back(
     registry.break_all()
     lanes.send(pings=5, readings=7)
     lanes.until(lambda: lanes.logged() == {"pings": 10, "readings": 0}, "one epoch, without it")
-    assert lanes.state("readings") == "held"
+    lanes.until(lambda: lanes.state("readings") == "held", "it is left out of its epoch")
     assert "registry" in lanes.book.held()["readings"]
     for more in range(3):
         lanes.send(pings=5)
@@ -233,7 +233,7 @@ def test_p1_an_epoch_that_ends_amid_the_leaving_out_of_a_lane_is_finished_withou
     lanes.stop()
     lanes.begin()
     lanes.until(lambda: lanes.logged() == {"pings": 10, "readings": 0}, "it is left out")
-    assert lanes.state("readings") == "held"
+    lanes.until(lambda: lanes.state("readings") == "held", "it is held")
     registry.cut = False
     lanes.until(lambda: lanes.logged() == {"pings": 10, "readings": 7}, "it is read when it can be")
 

@@ -180,8 +180,9 @@ def test_a_lane_that_is_to_end_decodes_no_further_part_of_its_batch(
     stopping: list[Thread] = []
 
     def stop(_: Committed) -> None:
-        stopping.append(Thread(target=run.stop))
-        stopping[-1].start()
+        thread = Thread(target=run.stop)
+        thread.start()
+        stopping.append(thread)
         until(lambda: run._stopping, "it is to end")
 
     run = run_of(epochs, choice, tmp_path, stop, apart=True)
