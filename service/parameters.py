@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Collection, Iterable
 from typing import get_args, get_origin
 from urllib.parse import parse_qsl
@@ -10,8 +11,11 @@ from urllib.parse import parse_qsl
 from fastapi import Request
 from fastapi.routing import APIRoute
 
+from kernel.errors import InvalidRequest
 from schemas.json_values import shown
 from service.problems import refusal
+
+_NUMBER = re.compile(r"-?[0-9]+")
 
 
 def check_parameters(
@@ -54,7 +58,22 @@ def known_parameters(request: Request) -> None:
         fields = {field.alias: field.field_info for field in route.dependant.query_params}
         many = [name for name, info in fields.items() if _takes_many(info.annotation)]
         check_parameters(request.scope["query_string"], fields, many)
+        numbers = {name for name, info in fields.items() if _takes(int, info.annotation)}
+        _check_numbers(request.scope["query_string"], numbers)
+
+
+def _check_numbers(query: bytes, numbers: Collection[str]) -> None:
+    """Refuse what Python alone takes for a whole number: `1_0`, or one between blanks."""
+    for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
+        if name in numbers and not _NUMBER.fullmatch(value):
+            raise InvalidRequest(
+                f"query.{name}: expected a whole number", remedy=f"Write {name} in digits alone."
+            )
 
 
 def _takes_many(annotation: object) -> bool:
     return any(get_origin(each) is list for each in (annotation, *get_args(annotation)))
+
+
+def _takes(kind: type, annotation: object) -> bool:
+    return kind in (annotation, *get_args(annotation))

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from eventstore.store import Expected
 from kernel.errors import InvalidRequest, VersionConflict
 from kernel.positions import Version
 from service.problems import HttpRefusal, problem_of, refusal
 
-_ETAG = re.compile(rb'"(\d{1,18})"')
+_ETAG = re.compile(rb'"(0|[1-9]\d{0,17})"')
+_TAGS = re.compile(r'(?:W/)?"([^"]*)"')
+
+
+def is_held(etag: str, if_none_match: Sequence[str]) -> bool:
+    """Say whether a reader has a state already: `*`, or one of his tags is its `etag`, weak or not.
+
+    The values of several headers of that name are one list (RFC 9110).
+    """
+    return any(
+        header.strip() == "*" or etag.strip('"') in _TAGS.findall(header)
+        for header in if_none_match
+    )
 
 
 def precondition_of(headers: Mapping[bytes, bytes]) -> Expected | None:

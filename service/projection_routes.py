@@ -16,6 +16,7 @@ from service.feed_messages import SSE, Chunk
 from service.feeds import FeedResponse
 from service.lake_documents import projection_list, projection_status
 from service.lake_reading import LakeReader
+from service.preconditions import is_held
 from service.projection_feed import ChangeFeed
 from service.reads import page_size
 from service.render import dump
@@ -83,7 +84,7 @@ async def read_rows(
     ] = None,
     prefer: Prefer = None,
     cache_control: Annotated[str | None, Header(include_in_schema=False)] = None,
-    if_none_match: Annotated[str | None, Header(include_in_schema=False)] = None,
+    if_none_match: Annotated[list[str] | None, Header(include_in_schema=False)] = None,
 ) -> Response:
     """Return rows by key, or all of them page by page in the order of keys, and their epoch.
 
@@ -110,7 +111,7 @@ async def read_rows(
     at, version, rows = await _rows_at(reader, served, held, epoch)
     state = f"{served.table_id}-{version}-{at}-{served.generation}-{served.status}"
     headers |= {"etag": f'"{state}"', "penstock-epoch": str(at)}
-    if f'"{state}"' in (if_none_match or ""):
+    if is_held(state, if_none_match or []):
         return Response(status_code=304, headers=headers)
     found = await _found(reader, rows, held, key, after, count)
     shown = {

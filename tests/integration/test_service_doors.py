@@ -332,6 +332,14 @@ def test_a_parameter_that_comes_twice_is_refused(http: httpx.Client, query: str)
     assert "'after'" in answer.json()["detail"]
 
 
+@pytest.mark.parametrize("value", ["1_0", "%205", "+5", "%2B5", "5%20", "", "1e3", "0x1", "%D9%A3"])
+def test_a_number_is_digits_alone(http: httpx.Client, value: str) -> None:
+    """`1_0` was ten, and a blank beside a number was left out."""
+    answer = http.get(f"/v1/events?limit={value}")
+    assert refusal(answer) == (422, "invalid-request")
+    assert "query.limit: expected a whole number" in answer.json()["detail"]
+
+
 @pytest.mark.parametrize("path", ["/v1/streams/order-1?expected_version=3", "/v1/append?x=1"])
 def test_appends_have_no_parameters(http: httpx.Client, path: str) -> None:
     before = head(http)
