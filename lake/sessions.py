@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection
 
 from py4j.protocol import Py4JError
@@ -49,6 +50,12 @@ def session_beside(session: SparkSession) -> SparkSession:
     beside = session.newSession()
     follow(beside, session)
     return beside
+
+
+def work_for(session: SparkSession, group: str) -> None:
+    """Let Spark know for whom this thread works: pools, one of each thread, share its cores."""
+    session.sparkContext.setLocalProperty("spark.scheduler.pool", threading.current_thread().name)
+    session.sparkContext.setJobGroup(group, group)
 
 
 def follow(beside: SparkSession, session: SparkSession) -> None:

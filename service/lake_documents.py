@@ -54,9 +54,15 @@ def projection_status(lake: Lake, name: str, account: Account) -> Document:
         "key": declared.key,
         "freshness_s": declared.freshness.total_seconds(),
         "error": running.get("error"),
-        "waits": running.get("trigger") or running.get("waits"),
+        "waits": running.get("trigger") or _beside(running) or running.get("waits"),
         "sink": state.get("sinks", {}).get(stands.name),
     }
+
+
+def _beside(running: Mapping[str, Any]) -> str | None:
+    """Say that a projection is being computed by itself, and for how long."""
+    seconds = running.get("beside_s")
+    return None if seconds is None else f"is computed beside the others, for {seconds:.0f} s so far"
 
 
 def table_list(lake: Lake) -> list[Document]:

@@ -36,7 +36,7 @@ from kernel.loops import Loop, Signs, passed
 from kernel.positions import Offsets
 from lake.executor_tasks import SparkTasks
 from lake.layout import Lake
-from lake.sessions import answers, fit_to_cores, spark_signs
+from lake.sessions import answers, fit_to_cores, spark_signs, work_for
 from lake.space import SpaceGuard
 from lake.tables import Tables
 from lake.upkeep.spark_compaction import SparkCompaction
@@ -59,6 +59,7 @@ from pipeline.read.topic_lag import TopicHeads
 from projections.run.catalog import DeployedCatalog, Deployment
 from projections.run.projection_rounds import Projecting
 from projections.run.projection_states import Run
+from projections.run.runs_beside import RunsBeside
 from schemas.identifiers import OUTBOX
 from schemas.registry import ConfluentRegistry
 
@@ -113,6 +114,7 @@ class Pipeline:
             large=large,
             lateness=settings.lateness,
             memory=memory,
+            beside=RunsBeside(begins=partial(work_for, spark, PROJECTIONS)),
         )
         self._verifying = Verifying(site, self._registry, metrics.verify)
         self._sinks = sinks_of(settings, self._lake, self._registry, metrics.sinks)
@@ -185,7 +187,7 @@ class Pipeline:
         return self.ingest.ready, self._state()
 
     def _state(self) -> dict[str, object]:
-        states, still = self._projecting.states.values(), dict(self._watchdog.still)
+        still = dict(self._watchdog.still)
         held, quarantine = waiting_in(self._last)
         return {
             "ingest": self.ingest.shown(still, "ingest", "topology", step=self._ingest_loop.step),
@@ -207,7 +209,7 @@ class Pipeline:
             "upkeep": dict(self._upkeep.troubles),
             "lag_unknown": dict(self._lag.unknown),
             "gaps": self.gaps,
-            "projections": {s.name: s.document() for s in states},
+            "projections": self._projecting.documents(),
             "sinks": self._sinks.documents(),
         }
 
@@ -380,8 +382,7 @@ class Pipeline:
             self.ingest = PartState("running")
 
     def _project(self, stop: threading.Event) -> None:
-        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", PROJECTIONS)
-        self._spark.sparkContext.setJobGroup(PROJECTIONS, PROJECTIONS)
+        work_for(self._spark, PROJECTIONS)
         failures = 0
         while not stop.is_set():
             try:

@@ -162,6 +162,10 @@ class Manifest:
         """Ask the table again what was noted of all but some names: others may note them now."""
         self._own_notes = {n: at for n, at in self._own_notes.items() if n in kept}
 
+    def forget_note(self, name: str) -> None:
+        """Ask the table again what was noted of a name: another one may have noted it."""
+        self._own_notes.pop(name, None)
+
     def version(self) -> int:
         """Return the manifest's table version; -1 before the first epoch. Cheap."""
         table = self._tables.open(self._lake.epochs)

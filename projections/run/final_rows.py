@@ -33,6 +33,11 @@ class FinalRows:
         self._noted = {name: us for name, us in self._noted.items() if name in app_ids}
         self._asked = None
 
+    def forget(self, app_id: str) -> None:
+        """Ask the manifest again for a target: another one may have noted it."""
+        self._noted.pop(app_id, None)
+        self._asked = None
+
     def passes(self, plan: Plan, target: Target, catalog: LakeCatalog, up_to: Epoch) -> bool:
         """Say whether rows may end at an epoch that had not ended when the target was written."""
         if not plan.final:

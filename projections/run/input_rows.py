@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,7 +15,7 @@ from lake.datasets import scanner_of, schema_of
 from lake.layout import Lake
 from lake.ranges import Condition, Range, actions_within, dataset_within, filter_of
 from lake.small_files import SmallFiles
-from lake.tables import Tables
+from lake.tables import Tables, greatest
 from pipeline.typed.columns import EPOCH, LATE
 from projections.run.database import arrow_schema, arrow_type
 from projections.run.relations import LakeCatalog, retyped
@@ -49,6 +49,27 @@ def table_at(lake: Lake, tables: Tables, name: str, version: int | None) -> Delt
     if version is None or version == table.version():
         return table
     return DeltaTable(lake.path(name), version=version)
+
+
+def anything_new(
+    lake: Lake, tables: Tables, plan: Plan, catalog: LakeCatalog, after: Epoch
+) -> bool:
+    """Say, from file statistics alone, whether any input has rows newer than an epoch."""
+    read = [tables.open(lake.path(name)) for name in input_tables(plan, catalog)]
+    newest = [greatest(table, EPOCH) for table in read if table is not None]
+    return any(epoch is not None and epoch > after for epoch in newest)
+
+
+def versions_read(
+    lake: Lake, tables: Tables, plan: Plan, pinned: Mapping[str, int]
+) -> dict[str, int]:
+    """Return the versions of the other projections' tables that a plan reads.
+
+    Raises `NotFound` for one that has no table yet.
+    """
+    names = {table_of(each) for each in plan.inputs if each.kind is InputKind.PROJECTION}
+    free = {name: table_at(lake, tables, name, None) for name in names - pinned.keys()}
+    return {name: free[name].version() if name in free else pinned[name] for name in names}
 
 
 def facts(

@@ -33,6 +33,10 @@ class Meanings:
         self._manifest = manifest
         self._known: dict[str, str] = {}
 
+    def forget(self, app_id: str) -> None:
+        """Ask the manifest again for a target: another one may have noted it."""
+        self._known.pop(app_id, None)
+
     def made(self, plan: Plan, target: Target) -> None:
         """Take note that all rows of a target were made by a plan's meaning."""
         self._known[target.app_id] = meaning_of(plan, include_late=target.include_late)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
+from functools import partial
 
 from pyspark.sql import SparkSession
 
-from kernel.errors import PenstockError, without_stack
+from kernel.errors import BeyondThisProcess, PenstockError, without_stack
 from kernel.loops import passed
 from kernel.positions import Epoch
 from lake.attempts import Attempts
@@ -36,6 +37,7 @@ from projections.run.projection_states import (
 )
 from projections.run.projector import Projector
 from projections.run.relations import LATENESS, LakeCatalog, waits_for_input
+from projections.run.runs_beside import RoundOfProjections, RunsBeside, error_of
 from projections.run.step_budget import within_budget
 from projections.run.targets import live_target
 from projections.sql.declared_relations import DeclaredCatalog
@@ -67,8 +69,12 @@ class Projecting:
         large: LargeCompaction | None = None,
         lateness: timedelta = LATENESS,
         memory: EpochMemory | None = None,
+        beside: RunsBeside | None = None,
     ) -> None:
-        """`memory` has the epochs that ingest, in this process, has committed."""
+        """`memory` has the epochs that ingest, in this process, has committed.
+
+        With `beside`, what takes long is computed there, and no round waits for it.
+        """
         # Handles and temporary views of its own: ingest works in another thread.
         tables = Tables()
         session = self._session = session_beside(spark)
@@ -84,8 +90,10 @@ class Projecting:
             TypedTables(lake, tables, registry, executors),
             HistoryTables(session, lake, tables, driver_bytes=history_bytes),
         )
-        self._projector = Projector(
-            session, lake, tables, self._manifest, state_memory_bytes=state_memory_bytes
+        self._beside = beside or RunsBeside(most=0)
+        self._projector_of = partial(Projector, lake=lake, state_memory_bytes=state_memory_bytes)
+        self._projector = self._projector_of(
+            session, tables=tables, manifest=self._manifest, brief=self._beside.most > 0
         )
         self._on_run = on_run
         self._large = large
@@ -106,13 +114,20 @@ class Projecting:
         """Return the typed and history tables that stand still: why, and the next command."""
         return held_documents(self._derived)
 
+    def documents(self) -> dict[str, dict[str, object]]:
+        """Return what health and status show of each projection."""
+        return {
+            state.name: state.document() | {"beside_s": self._beside.since(state.name)}
+            for state in [*self.states.values()]
+        }
+
     def step(self) -> bool:
         """Do what is due; return whether anything was done. Errors of one projection stay its own.
 
         Raises what derived tables raise: without them no projection can go on.
         """
         seen = (self._manifest.version(), self._deployed.version())
-        if seen == self._settled and not self._derived.due():
+        if seen == self._settled and not self._derived.due() and not self._beside.any_ended():
             return False
         last = self._manifest.last()
         if last is None:
@@ -122,6 +137,7 @@ class Projecting:
 
     def _step(self, seen: tuple[int, int], last: Committed) -> bool:
         deployment = self._current_deployment()
+        self._take_back(deployment)
         brought = self._derived.at()
         up_to = within_budget(self._manifest, brought.epoch, last)
         catalog = self._catalog(deployment, brought)
@@ -147,7 +163,8 @@ class Projecting:
         reads = {name: read_by(made) for name, made in plans.items()}
         # Whoever is due is computed from what others have at this very epoch: they run before.
         waits = self._waiting(plans, reads, deployment, catalog, brought.epoch)
-        wanted = (name for name in plans if self._due(name) and name not in waits)
+        wanted = {name for name in plans if self._due(name) and name not in waits}
+        wanted |= self._beside.readers(wanted, reads)
         due = with_what_they_read(wanted, reads)
         with self._projector.notes.together():
             for name in in_order(reads):
@@ -155,6 +172,8 @@ class Projecting:
                     ran |= self._run(name, plans[name], deployment, catalog, brought)
                     self._seen(self._projector.notes.write_due())
         self._seen(True)
+        at = RoundOfProjections(self._lake, plans, reads, deployment, brought, self.states, waits)
+        self._beside.let_leave(at, self._projector, self._alone, self._tables)
         if not ran and brought.epoch == last.epoch and self._all_at(brought.epoch, deployment):
             # Nothing can change before the manifest or the catalog does.
             self._settled = seen
@@ -199,8 +218,10 @@ class Projecting:
     def _compact(self, brought: Brought, deployment: Deployment) -> None:
         self._steps += 1
         if self._steps % COMPACT_EVERY == 0:
+            all_of = deployment.projections
             kinds = ("projection", "corrections")
-            own = [name for name in deployment.projections if not deployment.claimed(name)]
+            busy = (*filter(deployment.claimed, all_of), *filter(self._beside.__contains__, all_of))
+            own = [name for name in all_of if name not in busy]
             targets = [f"{kind}/{name}" for name in own for kind in kinds]
             for name in (*brought.tables, *targets):
                 # A table that cannot be opened is held where it is written, and stops no other.
@@ -209,7 +230,10 @@ class Projecting:
 
     def _all_at(self, epoch: Epoch, deployment: Deployment) -> bool:
         return all(
-            self.states[name].epoch >= epoch or self.states[name].held or self._rests(name)
+            self.states[name].epoch >= epoch
+            or self.states[name].held
+            or self._rests(name)
+            or name in self._beside
             for name, (entry, _) in deployment.projections.items()
             if entry.status == LIVE
         )
@@ -233,6 +257,8 @@ class Projecting:
         state = self.states.setdefault(name, ProjectionState(name))
         if entry.status != LIVE or state.epoch >= up_to or deployment.claimed(name):
             return False
+        if name in self._beside:
+            return False
         target = live_target(self._lake, name, entry.generation, include_late=entry.include_late)
         state.due_at = time.monotonic() + decl.freshness.total_seconds()
         held = held_input(made, brought.held)
@@ -245,20 +271,47 @@ class Projecting:
         if behind is not None:
             state.held, state.error = behind
             return False
+        if state.slow and not self._beside.full:
+            self._beside.wanted.add(name)
+            return False
         try:
             run = self._projector.run(made, target, catalog, up_to)
-        except PenstockError as error:
-            state.error = f"{error.message} | fix: {error.remedy}"
-            return False
         except Exception as error:
-            state.error = f"{type(error).__name__}: {without_stack(error)[:500]}"
+            if isinstance(error, BeyondThisProcess) and self._beside.most:
+                self._beside.wanted.add(name)
+            else:
+                state.error = error_of(error)
             return False
+        self._done(name, made, run, up_to)
+        return True
+
+    def _done(self, name: str, made: Plan, run: Run, up_to: Epoch) -> None:
+        """Take note of a run."""
+        state = self.states[name]
         state.epoch, state.error, state.last_ms = up_to, None, run.milliseconds
         state.waits = final_rows_wait(run) if made.final else None
+        state.slow = run.milliseconds > self._beside.slow_ms and not run.whole
         state.runs += 1
         self._triggering.written(name)
         self._on_run(name, run)
-        return True
+
+    def _take_back(self, deployment: Deployment) -> None:
+        """Go on with projections that were computed beside the rounds."""
+        for each in self._beside.take_back(self._projector, deployment, self._lake):
+            state = self.states.setdefault(each.run.name, ProjectionState(each.run.name))
+            if each.done is not None:
+                self._done(each.run.name, each.run.plan, each.done, each.run.up_to)
+                state.noted = state.epoch
+            elif each.error is not None:
+                state.error = each.error
+
+    def _alone(self, at: RoundOfProjections) -> tuple[Projector, LakeCatalog]:
+        """Return what computes projections in another thread, and what it looks up."""
+        tables = Tables()
+        manifest = Manifest(self._lake, tables, memory=self._manifest.memory)
+        session = session_beside(self._session)
+        projector = self._projector_of(session, tables=tables, manifest=manifest)
+        return projector, self._catalog(at.deployment, at.brought, tables)
 
     def _due(self, name: str) -> bool:
         return time.monotonic() >= self.states[name].due_at
@@ -274,7 +327,7 @@ class Projecting:
             other = self.states.get(name)
             if other is not None and other.epoch >= up_to:
                 continue
-            if deployment.claimed(name):
+            if deployment.claimed(name) or name in self._beside:
                 return False, None
             entry = deployment.projections.get(name)
             if entry is not None and entry[0].status == PAUSED:
@@ -333,10 +386,12 @@ class Projecting:
         self._derived.try_now()
         return now
 
-    def _catalog(self, deployment: Deployment, brought: Brought) -> LakeCatalog:
+    def _catalog(
+        self, deployment: Deployment, brought: Brought, tables: Tables | None = None
+    ) -> LakeCatalog:
         return LakeCatalog(
             self._lake,
-            self._tables,
+            tables or self._tables,
             deployment,
             typed=[name for name in brought.tables if name.startswith("typed/")],
             fields=self._fields.columns(),

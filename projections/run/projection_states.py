@@ -39,7 +39,8 @@ class ProjectionState:
     """What the status shows of one projection.
 
     It was computed up to `epoch`, and can be seen by name up to `noted`. By design `waits` are
-    final rows, and `trigger` is what it waits for at the epoch `asked` before it runs.
+    final rows, and `trigger` is what it waits for at the epoch `asked` before it runs. `slow` says
+    that its last run kept others waiting.
     """
 
     name: str
@@ -53,6 +54,7 @@ class ProjectionState:
     waits: str | None = None
     trigger: str | None = None
     asked: int = 0
+    slow: bool = False
 
     def document(self) -> dict[str, object]:
         """Return what the pipeline says of it."""

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession, functions
 
 from kernel import failpoints
-from kernel.errors import BeyondThisProcess, LeaseLost, NotFound, TooLarge
+from kernel.errors import BeyondThisProcess, LeaseLost, TooLarge
 from kernel.positions import CLOSED, DeltaVersion, Epoch
 from lake.collecting import RESULT, collected
 from lake.datasets import schema_of
@@ -44,7 +44,7 @@ from projections.run.corrections import Corrections
 from projections.run.database import MEMORY_BYTES, Database
 from projections.run.engines import SmallEngine, SparkEngine
 from projections.run.final_rows import FinalRows
-from projections.run.input_rows import input_tables, table_of
+from projections.run.input_rows import anything_new, input_tables, table_of, versions_read
 from projections.run.key_runs import KEPT_BY_KEYS, all_rows, changed_rows
 from projections.run.matchers import register_functions
 from projections.run.meanings import Meanings
@@ -80,7 +80,10 @@ class Projector:
         *,
         bounded_bytes: int = BOUNDED_BYTES,
         state_memory_bytes: int = MEMORY_BYTES,
+        brief: bool = False,
     ) -> None:
+        """`brief`: of what takes long, a run raises `BeyondThisProcess` before it begins."""
+        self._brief = brief
         self._spark = spark
         self._lake = lake
         self._tables = tables
@@ -108,6 +111,22 @@ class Projector:
         self._known_noted &= kept
         self._manifest.forget_notes(kept)
 
+    def take_over(self, other: Projector, app_id: str) -> None:
+        """Go on with a target, with what the projector holds of it that had it so far."""
+        self._regions.take_over(other._regions, app_id)
+        read = other._read.pop(app_id, None)
+        self._read = self._read | ({app_id: read} if read is not None else {})
+        for each in (self, other):
+            # What the other of both notes of it is read again.
+            each._final.forget(app_id)
+            each.meanings.forget(app_id)
+            each._manifest.forget_note(app_id)
+
+    def close(self) -> None:
+        """Give back the memory of all that this projector holds still."""
+        self._regions.keep_only(())
+        self._small.close()
+
     def cursor(self, target: Target) -> Epoch | None:
         """Return the epoch up to which a target has taken input; None before its first run."""
         table = self._tables.open(target.path)
@@ -128,7 +147,7 @@ class Projector:
                 f"{plan.name}",
             )
         self._note_again(plan, target, catalog, cursor)
-        others = self._other_projections(plan, target)
+        others = versions_read(self._lake, self._tables, plan, target.versions)
         # Rows that went leave no epoch behind, nor does the swap of a generation.
         moved = bool(others) and self._read.get(target.app_id) != others
         again = cursor == up_to and moved
@@ -144,7 +163,11 @@ class Projector:
             self._note(plan, target, run)
             cursor = half
         moved = moved or self._final.passes(plan, target, catalog, up_to)
-        if cursor is not None and not moved and not self._anything_new(plan, catalog, cursor):
+        if (
+            cursor is not None
+            and not moved
+            and not anything_new(self._lake, self._tables, plan, catalog, cursor)
+        ):
             # Nothing to commit: the table at this version is also the one of `up_to`.
             run = self._unchanged(plan, target, catalog, up_to, started)
             self._note(plan, target, run)
@@ -182,7 +205,8 @@ class Projector:
 
     def computed(self, plan: Plan, target: Target) -> None:
         """Take note that a target's rows were computed by this process, as `whole` gives them."""
-        self._read[target.app_id] = self._other_projections(plan, target)
+        others = versions_read(self._lake, self._tables, plan, target.versions)
+        self._read[target.app_id] = others
 
     def begun(self, plan: Plan, target: Target, epoch: Epoch, ended_us: int | None) -> None:
         """Note of a target that its rows are those that another one had at an epoch."""
@@ -218,7 +242,7 @@ class Projector:
             table = TableAt(version=version, as_of_epoch=guard.epoch)
             run = run_of(table, changes.num_rows - gone, gone, False, started)
         self._regions.committed(target.app_id, run.table.version)
-        return replace(run, ended_us=ended, waiting=self._waiting(plan, target))
+        return replace(run, ended_us=ended, waiting=self._regions.waiting(target.app_id))
 
     def _nothing(self, target: Target, epoch: Epoch, started: float) -> Run:
         """Return a run that changed nothing."""
@@ -232,21 +256,7 @@ class Projector:
         """Return a run that changed nothing, and what waits all the same."""
         ended = self._final.watermark(plan, target, catalog, epoch)
         run = self._nothing(target, epoch, started)
-        return replace(run, ended_us=ended, waiting=self._waiting(plan, target))
-
-    def _waiting(self, plan: Plan, target: Target) -> int | None:
-        return self._regions.waiting(target.app_id) if plan.final else None
-
-    def _other_projections(self, plan: Plan, target: Target) -> dict[str, int]:
-        """Return the versions of the other projections' tables that a plan reads."""
-        names = {table_of(i) for i in plan.inputs if i.kind is InputKind.PROJECTION}
-        versions = dict(target.versions)
-        for name in names - versions.keys():
-            table = self._tables.open(self._lake.path(name))
-            if table is None:
-                raise NotFound(f"{name} has no rows yet")
-            versions[name] = table.version()
-        return {name: versions[name] for name in names}
+        return replace(run, ended_us=ended, waiting=self._regions.waiting(target.app_id))
 
     def _note(self, plan: Plan, target: Target, run: Run, *, unsure: bool = False) -> None:
         epoch = Epoch(run.table.as_of_epoch)
@@ -279,6 +289,7 @@ class Projector:
             version = self._writer.overwrite(target.path, rows, guard)
             self._regions.committed(target.app_id, version)
             return version, rows.num_rows
+        self._at_length()
         result = self.whole(plan, target, catalog, guard.epoch)
         whole = result.dropna(subset=list(plan.key))
         marked = whole.withColumn("_epoch", functions.lit(int(guard.epoch)).cast("bigint"))
@@ -301,6 +312,7 @@ class Projector:
                 if self._tables.open(target.path) is None:
                     return self._regions.first(reading, guard.epoch)
         self._regions.forget()
+        self._at_length()
         try:
             return collected(self.whole(plan, target, catalog, guard.epoch), RESULT)
         except TooLarge:
@@ -319,12 +331,6 @@ class Projector:
             frame.createOrReplaceTempView(item.view)
         register_functions(self._spark, plan.tree)
         return self._spark.sql(plan.rows_at(self._final.watermark(plan, target, catalog, up_to)))
-
-    def _anything_new(self, plan: Plan, catalog: LakeCatalog, after: Epoch) -> bool:
-        """Say, from file statistics alone, whether any input has rows newer than an epoch."""
-        tables = [self._tables.open(self._lake.path(n)) for n in input_tables(plan, catalog)]
-        newest = [greatest(table, "_epoch") for table in tables if table is not None]
-        return any(epoch is not None and epoch > after for epoch in newest)
 
     def _input_bytes(self, plan: Plan, catalog: LakeCatalog) -> int:
         names = input_tables(plan, catalog)
@@ -354,6 +360,7 @@ class Projector:
         try:
             changes = self._changes(plan, target, catalog, after, up_to)
         except BeyondThisProcess:
+            self._at_length()
             return None
         return None if retyped(stored, changes.schema) else changes
 
@@ -362,13 +369,21 @@ class Projector:
     ) -> pa.Table:
         reading = self._reading(plan, target, catalog, up_to)
         if plan.strategy is Strategy.REGIONS:
+            if self._brief and not self._regions.holds(target.app_id):
+                self._at_length(self._input_bytes(plan, catalog) > SMALL_BYTES)
             return stamped(self._regions.changes(reading, up_to), up_to)
         if plan.small:
             with suppress(BeyondThisProcess):
                 rows = changed_rows(self._small_engine(reading), plan, after, up_to)
                 return stamped(rows, up_to)
+        self._at_length()
         spark = SparkEngine(self._spark, self._lake, self._tables, self._frames, reading)
         return stamped(changed_rows(spark, plan, after, up_to), up_to)
+
+    def _at_length(self, much: bool = True) -> None:
+        """Refuse what takes long, where runs are to be brief. Raises `BeyondThisProcess`."""
+        if self._brief and much:
+            raise BeyondThisProcess("the run takes long, and others would wait for it")
 
     def _small_engine(self, reading: Reading) -> SmallEngine:
         return SmallEngine(self._small, self._lake, self._tables, reading, self._files)

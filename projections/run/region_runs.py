@@ -154,6 +154,17 @@ class RegionRuns:
         held = self._held.get(app_id)
         return None if held is None else held.dataflow.waiting
 
+    def holds(self, app_id: str) -> bool:
+        """Say whether there is state of a target, so that a run reads what is new alone."""
+        return app_id in self._held
+
+    def take_over(self, other: RegionRuns, app_id: str) -> None:
+        """Go on with the state that another has of a target, if it has any."""
+        held = other._held.pop(app_id, None)
+        if held is not None:
+            self.keep_only(self._held.keys() - {app_id})
+            self._held[app_id] = held
+
     def keep_only(self, app_ids: Iterable[str]) -> None:
         """Forget all dataflows but those of some targets."""
         for app_id in self._held.keys() - set(app_ids):
