@@ -55,10 +55,20 @@ _STRINGS = (
 )
 _OF_TEXTS_OR_BYTES = (exp.Concat, exp.DPipe, exp.Substring, exp.Trim, exp.Reverse)
 """What gives bytes of bytes, and an array of arrays."""
-_DOUBLES = (exp.Sqrt, exp.Cbrt, exp.Exp, exp.Ln, exp.Log, exp.Pow, exp.Sin, exp.Cos, exp.Tan)
+_DOUBLES = (
+    *(exp.Sqrt, exp.Cbrt, exp.Exp, exp.Ln, exp.Log, exp.Pow, exp.Sin, exp.Cos, exp.Tan, exp.Asin),
+    *(exp.Acos, exp.Atan, exp.Atan2, exp.Radians, exp.Degrees, exp.MonthsBetween),
+)
 _BIGINTS = (exp.IntDiv, exp.Count, exp.CountIf, exp.UnixMicros, exp.UnixMillis, exp.UnixSeconds)
 _INTS = (exp.Year, exp.Quarter, exp.Month, exp.Day, exp.DayOfMonth, exp.DayOfWeek, exp.DayOfYear)
-_MORE_INTS = (exp.WeekOfYear, exp.Hour, exp.Minute, exp.Second, exp.Length)
+_MORE_INTS = (
+    *(exp.WeekOfYear, exp.Hour, exp.Minute, exp.Second, exp.Length, exp.ArraySize),
+    *(exp.Levenshtein, exp.Ascii),
+)
+_OF_BITS = (exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor)
+_OF_ELEMENTS = ("get", "array_min", "try_element_at")
+_OF_ARGUMENT = ("negative", "positive", "nullifzero", "try_mod")
+_OF_ARITHMETIC = ("try_subtract", "try_multiply")
 
 
 def type_of(node: exp.Expr, column: Callable[[exp.Expr], str]) -> str:
@@ -122,13 +132,34 @@ class _Typing:
             kinds = {self.of(part) for part in parts}
             if any(kind == "BINARY" or kind.startswith("ARRAY<") for kind in kinds):
                 return kinds.pop() if len(kinds) == 1 else ""
-        if isinstance(node, exp.Bracket):
-            return self._of_element(node)
+        if isinstance(node, exp.Bracket | exp.ArrayMax):
+            return self._of_element(node.this)
+        if isinstance(node, (*_OF_BITS, exp.SafeAdd, exp.SafeDivide, exp.Nanvl)):
+            return _of_two(node, self.of(node.this), self.of(node.expression))
+        if isinstance(node, exp.Anonymous):
+            return self._of_call(node)
         return self._of_scalar(node) or self._of_field(node) or _by_class(node)
 
-    def _of_element(self, node: exp.Expr) -> str:
+    def _of_call(self, node: exp.Expr) -> str:
+        """Return the type of a call whose name says how it follows from its arguments' types."""
+        name, parts = node.name.lower(), node.expressions
+        kinds = [self.of(part) for part in parts]
+        known = self._of_scalar(node) or _by_class(node)
+        if known or not parts:
+            return known
+        if name in _OF_ELEMENTS:
+            return self._of_element(parts[0])
+        if name in _OF_ARGUMENT:
+            plain = all(kind in INTEGERS + FLOATING for kind in kinds)
+            return common_type(kinds) if plain and name == "try_mod" else kinds[0] if plain else ""
+        if name in _OF_ARITHMETIC and len(kinds) == 2:
+            return _arithmetic(*kinds)
+        # What a fold begins with has the type of what it gives.
+        return kinds[1] if name in ("aggregate", "reduce") and len(parts) == 3 else ""
+
+    def _of_element(self, values: exp.Expr) -> str:
         """Return the type of an array's element or of a map's value."""
-        match nested_of(self.of(node.this)):
+        match nested_of(self.of(values)):
             case ArrayOf(element=element):
                 return element
             case MapOf(value=value):
@@ -148,6 +179,17 @@ class _Typing:
             branches.append(default)
         known = [branch for branch in branches if not isinstance(branch, exp.Null)]
         return common_type([self.of(branch) for branch in known]) if known else ""
+
+
+def _of_two(node: exp.Expr, left: str, right: str) -> str:
+    if isinstance(node, _OF_BITS):
+        return common_type([left, right]) if {left, right} <= {*INTEGERS} else ""
+    if isinstance(node, exp.SafeAdd):
+        return _arithmetic(left, right)
+    plain = {left, right} <= {*INTEGERS, *FLOATING}
+    if isinstance(node, exp.SafeDivide):
+        return "DOUBLE" if plain else ""
+    return "DOUBLE" if plain and "DOUBLE" in (left, right) else ""
 
 
 def _by_class(node: exp.Expr) -> str:

@@ -172,9 +172,17 @@ bigint(x); double(i); string(i); i / 3; i DIV 3; i % 3; x + 1; -x; i & 1; i | 1;
 s = 'A'; s <=> 'A'; s <> 'A'; s != 'A'; i BETWEEN 1 AND 9; i IN (1, 7); i IS NULL; i IS NOT NULL
 NOT (i > 1); i IS DISTINCT FROM 7; b IS TRUE; CASE WHEN i > 1 THEN 'a' ELSE 'b' END
 CASE i WHEN 7 THEN 'a' END; t + INTERVAL 1 HOUR; t - INTERVAL '30 minutes'; t + INTERVAL '1' DAY
-TIMESTAMP '2020-01-01 00:00:00'; DATE '2020-01-01'; true; 1.5; 1e3; 1.5D; 10L; null; 'it''s'
+TIMESTAMP '2020-01-01 00:00:00'; DATE '2020-01-01'; true; 1.5; 1e3; 1.5D; 10L; 'it''s'
 'a\\nb'; "dq"; r'a\\d'; a[0]; element_at(a, 1); size(a); cardinality(a); array_contains(a, 1)
 array_max(a); m['k']; st.f; try_divide(i, 0); try_add(i, 1); zeroifnull(i); array(1, i)
+get(a, 0); array_min(a); try_element_at(m, 'k'); negative(i); positive(x); nullifzero(i)
+try_mod(i, 2); try_subtract(i, 1); try_multiply(x, i); try_multiply(i, i); i & 1L
+aggregate(a, 0, (u, v) -> u + v); aggregate(a, 0L, (u, v) -> u + v); concat(a, a); a || a
+substring(unhex('6162'), 1, 1); reverse(a); reverse(s); concat(unhex('61'), unhex('62'))
+log10(abs(x)); hypot(x, i); conv(s, 36, 10); next_day(d, 'MO'); unix_timestamp(t)
+nanvl(x, i); try_divide(x, 2); try_add(x, i); dateadd(HOUR, 2, t); timestampadd(MINUTE, i, t)
+transform(a, e -> e + i); filter(a, e -> e > 1); exists(a, e -> e > 1); to_json(struct(i, s))
+struct(i, s AS u, i + 1); from_json('{"a": 1}', 'a INT'); map('u', i); decode(unhex('61'), 'utf-8')
 """
 
 

@@ -50,6 +50,11 @@ def rows_sql(query: str) -> str:
             "DISTINCT ON",
             "QUALIFY",
         ),
+        (
+            f"SELECT carrier AS position, SUM(to_number(carrier, '9')) AS n {FROM} GROUP BY 1",
+            "SUM of a value whose type only Spark derives",
+            "CAST(… AS DOUBLE)",
+        ),
         (f"SELECT position, NTILE(0) OVER (ORDER BY delay) AS n {FROM}", "1 or more", "NTILE(4)"),
         (f"SELECT position, uniform(1, 9) AS n {FROM}", "another value at every run", "a time"),
         (f"SELECT position, shuffle(array(1, delay)) AS n {FROM}", "another value", "an id"),

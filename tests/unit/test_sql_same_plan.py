@@ -367,3 +367,22 @@ def test_a_window_in_from_is_refused_with_the_form() -> None:
     with pytest.raises(InvalidRequest, match="is not a window of a table") as caught:
         rows_sql(query, "carrier")
     assert "GROUP BY key, TUMBLE(ts, " in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("FLOOR(occurred_at TO HOUR)", "date_trunc('HOUR', occurred_at)"),
+        (
+            "CEIL(occurred_at TO DAY)",
+            "(CASE WHEN date_trunc('DAY', occurred_at) = occurred_at THEN "
+            "date_trunc('DAY', occurred_at) ELSE "
+            "date_trunc('DAY', occurred_at) + INTERVAL 1 DAY END)",
+        ),
+        ("dateadd(HOUR, 2, occurred_at)", "timestampadd(HOUR, 2, occurred_at)"),
+        ("struct(carrier, delay + 1)", "named_struct('carrier', carrier, 'col2', delay + 1)"),
+    ],
+)
+def test_a_form_of_others_is_one_of_spark(written: str, meant: str) -> None:
+    query = f"SELECT position AS p, {{}} AS v {FROM}"
+    assert rows_sql(query.format(written), "p") == rows_sql(query.format(meant), "p")
