@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from lake.layout import Lake
     from replay.elsewhere.selection import Selection, Survey
 
-_TO = "As --to topic:replayed-orders or --to store:http://127.0.0.1:7170"
+_TO = "As --to topic:replayed-orders, --to store:http://127.0.0.1:7170 or --to lake:/data/sandbox"
 _SAVEPOINT = "savepoint:"
 _GAPS = "As --speed 10x --max-gap 5s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elsewhere:
-    """A topic, by its name, or another store, by the address of its service."""
+    """A topic, by its name, another store, by the address of its service, or another lake."""
 
-    is_topic: bool
+    kind: str
     name: str
 
 
@@ -66,10 +66,10 @@ class Times:
 def elsewhere_of(to: str, *, partitions: int | None = None, token_file: object = None) -> Elsewhere:
     """Read `--to`, and whether the options beside it are about that. Raises `InvalidRequest`."""
     kind, _, name = to.partition(":")
-    if kind not in ("topic", "store") or not name:
+    if kind not in ("topic", "store", "lake") or not name:
         # An address without store: before it may have a password in it.
         told = repr(kind if "@" in to else to)
-        raise InvalidRequest(f"--to {told} is neither a topic nor a store", remedy=_TO)
+        raise InvalidRequest(f"--to {told} is no topic, store or lake", remedy=_TO)
     if kind == "store" and not name.startswith(("http://", "https://")):
         raise InvalidRequest(
             "--to store: wants the address of the store's service, which checks what comes in",
@@ -81,7 +81,7 @@ def elsewhere_of(to: str, *, partitions: int | None = None, token_file: object =
         raise InvalidRequest("--token-file is about another store", remedy=_TO)
     if kind == "store":
         _refuse_address(name, has_token=token_file is not None)
-    return Elsewhere(is_topic=kind == "topic", name=name)
+    return Elsewhere(kind=kind, name=name)
 
 
 def _refuse_address(url: str, *, has_token: bool) -> None:

@@ -172,8 +172,7 @@ def apply(
     if is_derived(name, into):
         asked = _asked(sql, from_savepoint, from_, where, include_late=include_late)
         refuse_options(name, asked | {"--rate": rate, "--slices": slices, "--plan": planned})
-        _emit_built(make_derived(found, name, into), into, as_json=as_json)
-        return
+        return _emit_built(make_derived(found, name, into), into, as_json=as_json)
     book = book_of(found, name, into)
     from replay.planning import plan_replay, refuse_changed, refuse_full
     from replay.slices import refuse_pace
@@ -192,8 +191,7 @@ def apply(
         refuse_changed(agreed, now, unfinished=begun[0].generation if begun else None)
     if not begun:
         refuse_full(now)  # What is begun has taken its room in part, or all of it.
-    if rate is not None and not now.sliceable:
-        print(f"{name} is built in one slice: {NO_PACE}", file=sys.stderr, flush=True)
+    _tell_pace(now, rate)
     built = builder_of(found, site).build(
         name,
         text=text,
@@ -203,7 +201,13 @@ def apply(
         start=start,
         agreed=partial(_refuse_stale, agreed, look),
     )
-    _emit_built(built, into, as_json=as_json)
+    return _emit_built(built, into, as_json=as_json)
+
+
+def _tell_pace(planned: ReplayPlan, rate: float | None) -> None:
+    """Say of a rate that it has no effect."""
+    if rate is not None and not planned.sliceable:
+        print(f"{planned.name} is built in one slice: {NO_PACE}", file=sys.stderr, flush=True)
 
 
 def pause_(

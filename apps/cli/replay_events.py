@@ -1,4 +1,4 @@
-"""`penstock replay events`: events once more, into another topic or another store.
+"""`penstock replay events`: events once more, into another topic, store or lake.
 
 What is asked for is read before the lake is opened, which takes a second.
 """
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from apps.elsewhere.store import StoreTarget
     from apps.elsewhere.topic import TopicTarget
     from eventstore.recovery.events import LakeEvents
+    from lake.layout import Lake
+    from replay.elsewhere.lake_target import LakeTarget
     from replay.elsewhere.passage import Passage, PassageProgress
     from replay.elsewhere.selection import SelectedEvents, Survey
     from replay.elsewhere.times import Shift
@@ -40,7 +42,12 @@ if TYPE_CHECKING:
 _PART = 5_000
 """Events of a part: their data are in memory together, however large each of them is."""
 To = Annotated[
-    str, typer.Option(metavar="WHERE", help="topic:NAME, or store:URL of another one's service.")
+    str,
+    typer.Option(
+        metavar="WHERE",
+        help="topic:NAME, store:URL of another one's service, or lake:PLACE, a folder or "
+        "s3://BUCKET/PREFIX.",
+    ),
 ]
 From = Annotated[
     str | None,
@@ -122,7 +129,7 @@ def events(
     workspace: WorkspaceOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Send events of the lake's log again, to another topic or another store, by position.
+    """Send events of the lake's log again, to another topic, store or lake, by position.
 
     All times move by one span; data stay as they are. Given again after a crash it goes on where
     it was, and nothing is there twice.
@@ -140,20 +147,31 @@ def events(
 
     log = LakeEvents(lake, from_store or (), part=_PART)
     # What streams show is not appended by clients.
-    ending = None if place.is_topic else METADATA_SUFFIX
+    ending = METADATA_SUFFIX if place.kind == "store" else None
     selected = SelectedEvents(log, selection_of(asked, log, lake, but_ending=ending))
     whole = selected.survey(pace if dry_run else None)
     moved = times.shift_of(whole)
     if dry_run:
         emit(_document(whole, moved), as_json=as_json, text=_planned(whole, moved, to))
         return
-    with closing(
-        _topic(found, place.name, selected, log, moved, effects=effects, partitions=partitions)
-        if place.is_topic
-        else _store(found, place.name, selected, log, moved, effects=effects, token=token)
-    ) as target:
+    target: TopicTarget | StoreTarget | LakeTarget
+    match place.kind:
+        case "topic":
+            target = _topic(
+                found, place.name, selected, log, moved, effects=effects, partitions=partitions
+            )
+        case "lake":
+            target = _lake(lake, place.name, selected, log, moved)
+        case _:
+            target = _store(found, place.name, selected, log, moved, effects=effects, token=token)
+    with closing(target):
         passage = Passage(
-            events=selected, whole=whole, target=target, shift=moved, pace=pace, report=_show
+            events=selected,
+            whole=whole,
+            target=target,
+            shift=moved,
+            pace=pace,
+            report=_show,
         )
         passage.run()
     _emit_done(passage, to, as_json=as_json)
@@ -200,6 +218,27 @@ def _store(
         others["service.token"] = settings.Setting(value=token, origin="flag")
     client = ServiceClient(settings.Settings(found.workspace, {**found.values, **others}))
     return StoreTarget(client, selected, log.contents.schemas, shift=shift.by, effects=effects)
+
+
+def _lake(
+    origin: Lake,
+    place: str,
+    selected: SelectedEvents,
+    log: LakeEvents,
+    shift: Shift,
+) -> LakeTarget:
+    from lake.layout import Lake
+    from replay.copies import refuse_place
+    from replay.elsewhere.lake_target import LakeTarget
+
+    into = Lake.named(place)
+    refuse_place(origin, into)
+    told = {
+        **selected.selection.told,
+        "store": log.store_ids[0],
+        "shift_s": shift.by.total_seconds(),
+    }
+    return LakeTarget(into, told, log.contents.schemas)
 
 
 def _show(progress: PassageProgress) -> None:

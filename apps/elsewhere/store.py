@@ -25,7 +25,7 @@ from apps.service_client import ServiceClient
 from eventstore.metadata import SILENT
 from eventstore.names import subject_of
 from kernel.errors import Conflict, ContractViolation, Incompatible, NotFound, PenstockError
-from replay.elsewhere.passage import Moved
+from replay.elsewhere.passage import AT_ONCE, Batching, Moved
 from replay.elsewhere.selection import Identity, SelectedEvents
 from schemas.json_codec import JsonCodec, json_default
 from schemas.records import RecordedEvent
@@ -61,6 +61,11 @@ class StoreTarget:
         self._effects = effects
         self._codecs: dict[int, JsonCodec] = {}
         self._settled: set[tuple[str, int]] = set()
+
+    @property
+    def batching(self) -> Batching:
+        """Return what goes out together."""
+        return AT_ONCE
 
     def reached(self) -> int:
         """Return the position up to which all of these events are there.

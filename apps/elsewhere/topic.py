@@ -21,7 +21,7 @@ from kernel.errors import Conflict, InvalidRequest, Unavailable
 from kernel.positions import TopicId
 from pipeline.read.kafka_topics import KafkaTopics
 from projections.sinks.placed_transactions import KeyedRecord, PlacedTransactions
-from replay.elsewhere.passage import Moved
+from replay.elsewhere.passage import AT_ONCE, Batching, Moved
 
 log = logging.getLogger("penstock.replay")
 
@@ -72,6 +72,11 @@ class TopicTarget:
             max_record_bytes=self._largest,
             again=_AGAIN,
         )
+
+    @property
+    def batching(self) -> Batching:
+        """Return what goes out together."""
+        return AT_ONCE
 
     def reached(self) -> int:
         """Return the position up to which this replay is there; 0 where the topic is new to it."""

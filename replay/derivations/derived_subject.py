@@ -11,6 +11,7 @@ from lake.layout import Lake
 from pipeline.commit.manifest import Manifest
 from pipeline.commit.manifest_rows import TYPED, Committed
 from pipeline.history.shape import HistoryOf
+from pipeline.installs.install_book import InstallBook
 from pipeline.typed.columns import SEQ_HI, SEQ_LO, TRUNCATES, truncates_name
 from pipeline.typed.topics import typed_topic
 from projections.run.catalog import Deployment
@@ -165,7 +166,15 @@ def _first_known(manifest: Manifest) -> Epoch | None:
 
 
 def log_rows(site: Site, subject: DerivedSubject) -> Mapping[Epoch, int]:
-    """Return how many rows each known epoch logged of what the table's are among."""
+    """Return how many rows each known epoch logged of what the table's are among, or copied."""
     kind = "events" if subject.source is None else "changes"
     epochs = site.manifest.between(Epoch(0), subject.up_to)
-    return {done.epoch: done.counts.get(kind, 0) for done in epochs}
+    copied = {
+        install.number: install.rows
+        for install in InstallBook(site.lake, site.tables).installs()
+        if (install.source, install.table) == (subject.source, subject.table)
+    }
+    return {
+        done.epoch: done.counts.get(kind, 0) + sum(copied.get(n, 0) for n in done.installs)
+        for done in epochs
+    }

@@ -40,8 +40,26 @@ class Moved:
         return len(self.event.data) + 512
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batching:
+    """What goes out together: so many events or bytes at most, and what is due within `wait_s`."""
+
+    events: int = MOST_EVENTS
+    bytes: int = MOST_BYTES
+    wait_s: float = 0.0
+
+
+AT_ONCE = Batching()
+"""Nothing waits for anything behind it."""
+
+
 class PassageTarget(Protocol):
     """Another place for events. Takes them in order of position."""
+
+    @property
+    def batching(self) -> Batching:
+        """Return what it takes together."""
+        return AT_ONCE
 
     def reached(self) -> int:
         """Return the origin's position up to which all events of this replay are there.
@@ -137,15 +155,17 @@ class Passage:
 
     def _batches(self, reached: int) -> Iterator[list[Moved]]:
         """Yield events that are due, as many together as may be."""
-        schedule = Schedule(self.pace)
+        schedule, most = Schedule(self.pace), self.target.batching
         batch: list[Moved] = []
-        size = 0
+        size, until = 0, 0.0
         for origin in self.events.after(reached):
             due = schedule.due(origin.recorded_at, origin.occurred_at)
-            full = len(batch) >= MOST_EVENTS or size >= MOST_BYTES
-            if batch and (full or due > self._elapsed):
+            full = len(batch) >= most.events or size >= most.bytes
+            if batch and (full or due > max(self._elapsed, until)):
                 yield batch
                 batch, size = [], 0
+            if not batch:
+                until = due + most.wait_s
             self._due = due
             self._wait(due)
             batch.append(Moved(event=self._moved(origin), origin=origin))

@@ -18,6 +18,7 @@ from typer.testing import CliRunner, Result
 from apps.cli import build
 from apps.settings import Settings
 from kernel.errors import Conflict, InvalidRequest, NotFound, UnknownType
+from lake.tables import Tables
 from schemas.json_codec import JsonCodec
 from schemas.wire import HEADER_BYTES, schema_id_of
 from tests.support.lake.retold import Origin, appended, replayed, replaying, shown
@@ -221,6 +222,32 @@ def run(origin: Origin, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Res
 
 
 @pytest.mark.matrix
+def test_p10_another_lake_has_each_event_once_with_times_moved(
+    origin: Origin, tmp_path: Path
+) -> None:
+    place = tmp_path / "elsewhere"
+    chosen = ("--to", f"lake:{place}", "--shift", "+3d")
+    first = replayed(origin.environment(), *chosen, "--until", "25", "--rate", "1000/s")
+    assert (first["sent"], first["there_before"]) == (25, 0)
+    assert replayed(origin.environment(), *chosen)["sent"] == 61 - 25
+    assert replayed(origin.environment(), *chosen)["sent"] == 0
+    found = Tables().read(str(place / "events"))
+    assert found is not None
+    rows, logged = found.sort_by("position").to_pylist(), origin.logged()
+    assert [each["position"] for each in rows] == [*range(1, 62)]
+    for row, was in zip(rows, logged, strict=True):
+        for moment in ("occurred_at", "recorded_at"):
+            assert row[f"origin_{moment}"] == was[moment]
+            assert row[moment] - was[moment] == DAYS
+        assert (row["event_id"], row["bytes"]) == (was["event_id"], was["data"])
+    data = {each["id"]: each["data"] for each in origin.events}
+    assert all(json.loads(row["data"]) == data[row["event_id"]] for row in rows)
+    with pytest.raises(Conflict, match="has something else"):
+        replayed(origin.environment(), "--to", f"lake:{place}", "--shift", "+4d")
+    with pytest.raises(Conflict, match="is the lake that is read"):
+        replayed(origin.environment(), "--to", f"lake:{origin.lake}")
+
+
 def test_what_would_be_sent_is_told_before(origin: Origin, monkeypatch: pytest.MonkeyPatch) -> None:
     to = ("--to", "topic:elsewhere", "--dry-run")
     done = run(origin, monkeypatch, *to, "--gaps", "occurred", "--speed", "10x", "--json")

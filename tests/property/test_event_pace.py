@@ -19,7 +19,15 @@ from eventstore.recovery.events import COLUMNS
 from kernel.errors import InvalidRequest
 from replay.elsewhere import passage as passages
 from replay.elsewhere.pace import AtOnce, AtRate, Gaps, InProportion, Pace
-from replay.elsewhere.passage import TICK_S, Moved, Passage, PassageClock, PassageProgress
+from replay.elsewhere.passage import (
+    AT_ONCE,
+    TICK_S,
+    Batching,
+    Moved,
+    Passage,
+    PassageClock,
+    PassageProgress,
+)
 from replay.elsewhere.selection import SelectedEvents, Selection
 from replay.elsewhere.times import Shift
 
@@ -52,6 +60,7 @@ class World:
     cost_s: float = 0.0
     there: list[tuple[float, Moved]] = field(default_factory=list)
     told: list[tuple[float, PassageProgress]] = field(default_factory=list)
+    batching: Batching = AT_ONCE
 
     def parts(
         self,
@@ -254,3 +263,13 @@ def test_the_events_of_a_part_are_not_in_memory_together() -> None:
     finally:
         tracemalloc.stop()
     assert sum(1 for _ in events) == 20_000
+
+
+def test_what_is_due_soon_goes_out_together_and_never_before_it_is_due() -> None:
+    apart = World(rows=log_of([100] * 30), batching=Batching(events=8, wait_s=1.0))
+    apart.passage(InProportion(speed=1.0, gaps=Gaps.RECORDED, longest=None), Shift()).run()
+    assert [each.origin.position for _, each in apart.there] == [*range(1, 32)]
+    for at, each in apart.there:
+        due = 0.1 * (each.origin.position - 1)
+        assert due - 1e-6 <= at <= due + 1.0 + 1e-6
+    assert len({at for at, _ in apart.there}) == 4, "eight at most"
