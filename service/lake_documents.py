@@ -47,12 +47,15 @@ def projection_status(lake: Lake, name: str, account: Account) -> Document:
     from projections.sql.parse import parse_script
 
     (declared,) = parse_script(stands.text).projections
+    freshness = declared.freshness.total_seconds()
     state = account() or {}
     running = state.get("projections", {}).get(stands.name, {})
     return {
         **asdict(stands),
         "key": declared.key,
-        "freshness_s": declared.freshness.total_seconds(),
+        "freshness_s": freshness,
+        "late_s": round(max(stands.lag_s - freshness, 0.0), 3),
+        "state_bytes": running.get("state_bytes"),
         "error": running.get("error"),
         "waits": running.get("trigger") or _beside(running) or running.get("waits"),
         "sink": state.get("sinks", {}).get(stands.name),

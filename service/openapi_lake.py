@@ -13,6 +13,8 @@ _STANDING: Final[dict[str, Shape]] = {
     "epoch": or_null(WHOLE),
     "newest_epoch": WHOLE,
     "rows": WHOLE,
+    "lag_events": WHOLE,
+    "lag_s": {"type": "number", "minimum": 0},
     "text": TEXT | {"description": "Its SQL"},
 }
 _TABLE: Final[dict[str, Shape]] = {
@@ -50,6 +52,8 @@ LAKE_COMPONENTS: Final[dict[str, Shape]] = {
             **_STANDING,
             "key": listed(TEXT),
             "freshness_s": {"type": "number", "minimum": 0},
+            "late_s": {"type": "number", "minimum": 0},
+            "state_bytes": or_null(WHOLE),
             "error": or_null(TEXT),
         }
     ),

@@ -59,14 +59,14 @@ def apply(files: Files, workspace: WorkspaceOption = None, as_json: JsonOption =
 
 
 def list_(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
-    """List projections: generation, epoch that they have taken in, rows, why one stands still."""
+    """List projections: generation, epoch, lag, rows, why one stands still."""
     found = settings.load(workspace)
     documents = lake_documents.projection_list(
         Lake.named(found.lake), partial(account, found, "pipeline")
     )
-    shown = ("name", "status", "generation", "epoch", "behind", "rows", "stands_still")
+    shown = ("name", "status", "generation", "epoch", "lag_events", "lag_s", "rows", "stands_still")
     rows = [[document[column] for column in shown] for document in documents]
-    columns = "projection,status,generation,epoch,epochs behind,rows,stands still"
+    columns = "projection,status,generation,epoch,lag events,lag s,rows,stands still"
     headings = columns.split(",")
     nothing = "no projection is deployed; deploy one: penstock projection apply FILE.sql"
     text = table(headings, rows, nothing=nothing)
@@ -74,7 +74,11 @@ def list_(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> Non
 
 
 def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
-    """Show one projection, with the pipeline's last error if it is running."""
+    """Show one projection: its lag, rows and state, and the pipeline's last error.
+
+    `lag_events` are the rows of the log that it has not taken in, `lag_s` how old the oldest of
+    them is, and `late_s` by how much that is more than its freshness.
+    """
     found = settings.load(workspace)
     shown = lake_documents.projection_status(
         Lake.named(found.lake), name, partial(account, found, "pipeline")

@@ -48,6 +48,12 @@ class Database:
         """Give back memory and disk."""
         self.connection.close()
 
+    def held_bytes(self) -> int:
+        """Return what it takes, in memory and on the disk behind it."""
+        taken = "memory_usage_bytes + temporary_storage_bytes"
+        found = self.connection.execute(f"SELECT sum({taken}) FROM duckdb_memory()").fetchall()
+        return int(found[0][0] or 0)
+
     @contextmanager
     def within_memory(self) -> Iterator[None]:
         """Say of work that was too large what helps: the rows are not to blame.

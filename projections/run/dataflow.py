@@ -92,6 +92,11 @@ class Dataflow:
         """How many rows wait for the watermark to pass their end."""
         return sum(each.waiting for each in self._finals)
 
+    @property
+    def state_bytes(self) -> int:
+        """How much memory, and disk behind it, is taken by what is kept between rounds."""
+        return self._database.held_bytes()
+
     def round(self) -> pa.Table:
         """Let the inputs' changes through all operators; return the rows that came and went.
 

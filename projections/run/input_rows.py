@@ -52,9 +52,14 @@ def table_at(lake: Lake, tables: Tables, name: str, version: int | None) -> Delt
 
 
 def anything_new(
-    lake: Lake, tables: Tables, plan: Plan, catalog: LakeCatalog, after: Epoch
+    lake: Lake, tables: Tables, plan: Plan, catalog: LakeCatalog, after: Epoch | None
 ) -> bool:
-    """Say, from file statistics alone, whether any input has rows newer than an epoch."""
+    """Say, from file statistics alone, whether any input has rows newer than an epoch.
+
+    To who has none yet everything is new.
+    """
+    if after is None:
+        return True
     read = [tables.open(lake.path(name)) for name in input_tables(plan, catalog)]
     newest = [greatest(table, EPOCH) for table in read if table is not None]
     return any(epoch is not None and epoch > after for epoch in newest)

@@ -291,7 +291,7 @@ class Projecting:
         state.epoch, state.error, state.last_ms = up_to, None, run.milliseconds
         state.waits = final_rows_wait(run) if made.final else None
         state.slow = run.milliseconds > self._beside.slow_ms and not run.whole
-        state.runs += 1
+        state.runs, state.state_bytes = state.runs + 1, run.state_bytes
         self._triggering.written(name)
         self._on_run(name, run)
 

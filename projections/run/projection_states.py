@@ -16,7 +16,8 @@ class Run:
     """What one run did.
 
     Of final rows `ended_us` is the watermark, in microseconds since 1970, up to which they were
-    given out, and `waiting` how many wait for it; None where that is not known.
+    given out, and `waiting` how many wait for it; None where that is not known. `state_bytes` is
+    what its operators hold in this process, None where they hold nothing.
     """
 
     table: TableAt
@@ -26,6 +27,7 @@ class Run:
     milliseconds: float
     ended_us: int | None = None
     waiting: int | None = None
+    state_bytes: int | None = None
 
 
 def run_of(table: TableAt, rows: int, deleted: int, whole: bool, started: float) -> Run:
@@ -55,6 +57,7 @@ class ProjectionState:
     trigger: str | None = None
     asked: int = 0
     slow: bool = False
+    state_bytes: int | None = None
 
     def document(self) -> dict[str, object]:
         """Return what the pipeline says of it."""
@@ -65,6 +68,7 @@ class ProjectionState:
             "waits": self.waits,
             "trigger": self.trigger,
             "asked": self.asked,
+            "state_bytes": self.state_bytes,
         }
 
 

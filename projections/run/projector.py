@@ -163,11 +163,7 @@ class Projector:
             self._note(plan, target, run)
             cursor = half
         moved = moved or self._final.passes(plan, target, catalog, up_to)
-        if (
-            cursor is not None
-            and not moved
-            and not anything_new(self._lake, self._tables, plan, catalog, cursor)
-        ):
+        if not (moved or anything_new(self._lake, self._tables, plan, catalog, cursor)):
             # Nothing to commit: the table at this version is also the one of `up_to`.
             run = self._unchanged(plan, target, catalog, up_to, started)
             self._note(plan, target, run)
@@ -242,7 +238,7 @@ class Projector:
             table = TableAt(version=version, as_of_epoch=guard.epoch)
             run = run_of(table, changes.num_rows - gone, gone, False, started)
         self._regions.committed(target.app_id, run.table.version)
-        return replace(run, ended_us=ended, waiting=self._regions.waiting(target.app_id))
+        return self._with_state(run, target, ended)
 
     def _nothing(self, target: Target, epoch: Epoch, started: float) -> Run:
         """Return a run that changed nothing."""
@@ -255,8 +251,12 @@ class Projector:
     ) -> Run:
         """Return a run that changed nothing, and what waits all the same."""
         ended = self._final.watermark(plan, target, catalog, epoch)
-        run = self._nothing(target, epoch, started)
-        return replace(run, ended_us=ended, waiting=self._regions.waiting(target.app_id))
+        return self._with_state(self._nothing(target, epoch, started), target, ended)
+
+    def _with_state(self, run: Run, target: Target, ended_us: int | None) -> Run:
+        waiting = self._regions.waiting(target.app_id)
+        state_bytes = self._regions.state_bytes(target.app_id)
+        return replace(run, ended_us=ended_us, waiting=waiting, state_bytes=state_bytes)
 
     def _note(self, plan: Plan, target: Target, run: Run, *, unsure: bool = False) -> None:
         epoch = Epoch(run.table.as_of_epoch)
@@ -333,8 +333,8 @@ class Projector:
         return self._spark.sql(plan.rows_at(self._final.watermark(plan, target, catalog, up_to)))
 
     def _input_bytes(self, plan: Plan, catalog: LakeCatalog) -> int:
-        names = input_tables(plan, catalog)
-        return sum(self._frames.bytes_of(self._lake.path(name)) for name in names)
+        paths = map(self._lake.path, input_tables(plan, catalog))
+        return sum(map(self._frames.bytes_of, paths))
 
     def _mergeable(
         self, plan: Plan, target: Target, catalog: LakeCatalog, after: Epoch | None, up_to: Epoch

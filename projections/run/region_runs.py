@@ -13,6 +13,7 @@ different between two versions is in these files, and their size follows from th
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -41,6 +42,8 @@ from projections.sql.tree import Newest, Scan, scans
 
 _LOOK_BACK = 32
 """Versions behind which it is not asked any more whether only compactions came in between."""
+_LOOK_S = 5.0
+"""So often it is asked how much a dataflow holds: of DuckDB that takes a millisecond."""
 _REARRANGED = {"OPTIMIZE", "VACUUM START", "VACUUM END"}
 
 
@@ -48,13 +51,16 @@ _REARRANGED = {"OPTIMIZE", "VACUUM START", "VACUUM END"}
 class _Held:
     """A dataflow and what it stands for. `version` is the table's after its last commit.
 
-    `files` are those that hold the rows of the tables that are read, by the view of the input.
+    `bytes` are what it held when it was `looked` at last. `files` are those with the rows of the
+    tables that are read, by the view of the input.
     """
 
     dataflow: Dataflow
     identity: str
     epoch: int = 0
     version: int = -1
+    bytes: int = 0
+    looked: float = -_LOOK_S
     files: dict[str, frozenset[str]] = field(default_factory=dict)
 
 
@@ -143,6 +149,8 @@ class RegionRuns:
         if self._under_way is not None and self._under_way[0] == app_id:
             held = self._under_way[1]
             held.version = version
+            if time.monotonic() - held.looked >= _LOOK_S:
+                held.bytes, held.looked = held.dataflow.state_bytes, time.monotonic()
             self._held[app_id] = held
             self._under_way = None
 
@@ -164,6 +172,11 @@ class RegionRuns:
         if held is not None:
             self.keep_only(self._held.keys() - {app_id})
             self._held[app_id] = held
+
+    def state_bytes(self, app_id: str) -> int | None:
+        """Return how much a target's state took a few seconds ago; None where none is held."""
+        held = self._held.get(app_id)
+        return None if held is None else held.bytes
 
     def keep_only(self, app_ids: Iterable[str]) -> None:
         """Forget all dataflows but those of some targets."""

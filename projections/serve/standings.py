@@ -17,6 +17,7 @@ from lake.rows import SmallTables
 from pipeline.ddl.held_tables import Held, Hold, held_by_name, held_from_json
 from projections.serve.epochs import last_epoch
 from projections.serve.lake_tables import row_count
+from projections.serve.projection_lag import EpochsSince
 
 _DEPLOYED = """
 SELECT name, generation, status, text FROM (
@@ -51,7 +52,10 @@ TYPED = "typed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """How a projection stands. `epoch` None: it has not run yet."""
+    """How a projection stands. `epoch` None: it has not run yet.
+
+    It lacks `lag_events` rows of the log, the oldest of them for `lag_s` seconds.
+    """
 
     name: str
     status: str
@@ -59,6 +63,8 @@ class Standing:
     epoch: int | None
     newest_epoch: int
     rows: int
+    lag_events: int
+    lag_s: float
     text: str
 
     @property
@@ -148,18 +154,26 @@ def standings(lake: Lake) -> list[Standing]:
     last = newest(lake, tables)
     # The manifest's notes, not the tables' cursors: a run without new input commits nothing.
     noted = {name: run.epoch for name, run in runs(lake, tables).items()}
-    return [
-        Standing(
-            name=str(row["name"]),
-            status=str(row["status"]),
-            generation=int(str(row["generation"])),
-            epoch=noted.get(f"projection/{row['name']}/g{row['generation']}"),
-            newest_epoch=last.epoch if last is not None else 0,
-            rows=row_count(lake, f"projection/{row['name']}"),
-            text=str(row["text"]),
+    deployed = tables.select(lake.catalog, _DEPLOYED)
+    epochs = [noted.get(f"projection/{row['name']}/g{row['generation']}") for row in deployed]
+    since = EpochsSince(lake, tables, min((epoch or 0 for epoch in epochs), default=0))
+    found = []
+    for row, epoch in zip(deployed, epochs, strict=True):
+        lag = since.behind(epoch or 0)
+        found.append(
+            Standing(
+                name=str(row["name"]),
+                status=str(row["status"]),
+                generation=int(str(row["generation"])),
+                epoch=epoch,
+                newest_epoch=last.epoch if last is not None else 0,
+                rows=row_count(lake, f"projection/{row['name']}"),
+                lag_events=lag.rows,
+                lag_s=lag.seconds,
+                text=str(row["text"]),
+            )
         )
-        for row in tables.select(lake.catalog, _DEPLOYED)
-    ]
+    return found
 
 
 def standing(lake: Lake, name: str) -> Standing:
