@@ -96,23 +96,10 @@ def aggregate_of(names: Names, found: exp.Expr) -> Called:
         return _of_ascending(names, found, value, only, distinct)
     function = _PLAIN[type(found)]
     kind = names.type_of(value)
-    if not kind and not isinstance(value, exp.Null) and function in (Function.SUM, Function.AVG):
-        raise names.script.refusal(
-            f"{_word_of(found)} of a value whose type only Spark derives: sums of floating-point "
-            "numbers depend on the order, unless they are known to be such",
-            at=offset_of(found, names.at),
-            fix=f"Say what is added: {_word_of(found)}(CAST(… AS DOUBLE)), or AS BIGINT, or AS "
-            "DECIMAL(18, 2).",
-        )
+    _check_added(names, found, value, function, kind, distinct)
     if only is not None:
         value = exp.Case(ifs=[exp.If(this=only.copy(), true=value.copy())])
     same = function in (Function.MODE, Function.BIT_AND, Function.BIT_OR, Function.BIT_XOR)
-    if distinct and function in (Function.MODE, Function.BIT_XOR):
-        raise names.script.refusal(
-            f"{_word_of(found)} of distinct values is not compiled",
-            at=offset_of(found, names.at),
-            fix="Read each value once: FROM (SELECT DISTINCT key, x FROM t) q GROUP BY key.",
-        )
     return Called(
         function=function,
         argument=value,
@@ -121,6 +108,26 @@ def aggregate_of(names: Names, found: exp.Expr) -> Called:
         # The least and the greatest, all and any are the same of distinct values.
         distinct=distinct and function in (Function.SUM, Function.AVG),
     )
+
+
+def _check_added(
+    names: Names, found: exp.Expr, value: exp.Expr, function: Function, kind: str, distinct: bool
+) -> None:
+    """Refuse what would depend on the order of rows, or is not computed of distinct values."""
+    if not kind and not isinstance(value, exp.Null) and function in (Function.SUM, Function.AVG):
+        raise names.script.refusal(
+            f"{_word_of(found)} of a value whose type only Spark derives: sums of floating-point "
+            "numbers depend on the order, unless they are known to be such",
+            at=offset_of(found, names.at),
+            fix=f"Say what is added: {_word_of(found)}(CAST(… AS DOUBLE)), or AS BIGINT, or AS "
+            "DECIMAL(18, 2).",
+        )
+    if distinct and function in (Function.MODE, Function.BIT_XOR):
+        raise names.script.refusal(
+            f"{_word_of(found)} of distinct values is not compiled",
+            at=offset_of(found, names.at),
+            fix="Read each value once: FROM (SELECT DISTINCT key, x FROM t) q GROUP BY key.",
+        )
 
 
 def _extreme(names: Names, found: exp.Expr, only: exp.Expr | None) -> Called:
