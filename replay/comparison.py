@@ -40,7 +40,7 @@ _PREFIX = "penstock__"
 
 
 def row_differences(
-    live: DeltaTable,
+    live: DeltaTable | ds.Dataset,
     built: DeltaTable,
     *,
     key: Sequence[str],
@@ -54,7 +54,8 @@ def row_differences(
     With `large` executors compare the hashes of large tables. Raises `InvalidRequest` for SQL that
     DuckDB does not take.
     """
-    sides = {"live": dataset_of(live), "built": dataset_of(built)}
+    rows = live if isinstance(live, ds.Dataset) else dataset_of(live)
+    sides = {"live": rows, "built": dataset_of(built)}
     by_name = tuple(sorted(columns))  # The order of columns does not matter.
     apart = None if large is None else LargeTables(large, sides, tuple(key), by_name)
     with (

@@ -164,8 +164,6 @@ def apply(
     Given again after a crash it goes on where the build was. With --lake it is a table of another
     lake, in one commit once it is whole, and nothing is written to this one.
     """
-    from replay.book import UNFINISHED
-
     found = settings.load(workspace)
     failpoints.arm_from_environment()
     into = other_lake(found, lake)
@@ -174,7 +172,7 @@ def apply(
         refuse_options(name, asked | {"--rate": rate, "--slices": slices, "--plan": planned})
         return _emit_built(make_derived(found, name, into), into, as_json=as_json)
     book = book_of(found, name, into)
-    from replay.planning import plan_replay, refuse_changed, refuse_full
+    from replay.planning import plan_replay
     from replay.slices import refuse_pace
 
     refuse_pace(slices, rate)
@@ -186,11 +184,7 @@ def apply(
         text, include_late, start = agreed["text"], agreed["include_late"], start_of(agreed)
     look = partial(plan_replay, site, name, text=text, include_late=include_late, start=start)
     now = look()  # Before Spark starts, which takes seconds.
-    begun = [each for each in book.of(name) if each.state in UNFINISHED]
-    if agreed:
-        refuse_changed(agreed, now, unfinished=begun[0].generation if begun else None)
-    if not begun:
-        refuse_full(now)  # What is begun has taken its room in part, or all of it.
+    _refuse_plan(book, agreed, now)
     _tell_pace(now, rate)
     built = builder_of(found, site).build(
         name,
@@ -202,6 +196,18 @@ def apply(
         agreed=partial(_refuse_stale, agreed, look),
     )
     return _emit_built(built, into, as_json=as_json)
+
+
+def _refuse_plan(book: ReplayBook, agreed: Mapping[str, Any], now: ReplayPlan) -> None:
+    """Refuse a build whose plan is stale, or that finds no room."""
+    from replay.book import UNFINISHED
+    from replay.planning import refuse_changed, refuse_full
+
+    begun = [each for each in book.of(now.name) if each.state in UNFINISHED]
+    if agreed:
+        refuse_changed(agreed, now, unfinished=begun[0].generation if begun else None)
+    if not begun:
+        refuse_full(now)  # What is begun has taken its room in part, or all of it.
 
 
 def _tell_pace(planned: ReplayPlan, rate: float | None) -> None:

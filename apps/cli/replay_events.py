@@ -157,21 +157,15 @@ def events(
     target: TopicTarget | StoreTarget | LakeTarget
     match place.kind:
         case "topic":
-            target = _topic(
-                found, place.name, selected, log, moved, effects=effects, partitions=partitions
-            )
+            allowed = effects, partitions
+            target = _topic(found, place.name, selected, log, moved, *allowed)
         case "lake":
             target = _lake(lake, place.name, selected, log, moved)
         case _:
             target = _store(found, place.name, selected, log, moved, effects=effects, token=token)
     with closing(target):
         passage = Passage(
-            events=selected,
-            whole=whole,
-            target=target,
-            shift=moved,
-            pace=pace,
-            report=_show,
+            events=selected, whole=whole, target=target, shift=moved, pace=pace, report=_show
         )
         passage.run()
     _emit_done(passage, to, as_json=as_json)
@@ -183,7 +177,6 @@ def _topic(
     selected: SelectedEvents,
     log: LakeEvents,
     shift: Shift,
-    *,
     effects: bool,
     partitions: int | None,
 ) -> TopicTarget:

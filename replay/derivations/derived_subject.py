@@ -12,6 +12,7 @@ from pipeline.commit.manifest import Manifest
 from pipeline.commit.manifest_rows import TYPED, Committed
 from pipeline.history.shape import HistoryOf
 from pipeline.installs.install_book import InstallBook
+from pipeline.position.progress import Progress
 from pipeline.typed.columns import SEQ_HI, SEQ_LO, TRUNCATES, truncates_name
 from pipeline.typed.topics import typed_topic
 from projections.run.catalog import Deployment
@@ -150,10 +151,11 @@ def _epoch(site: Site, name: str, typed: str) -> Epoch:
     if note is None or known is None:
         raise NotFound("nothing was ingested yet", remedy="penstock wait --caught-up")
     if name.startswith("current/"):
-        # What its tail has beyond is not in its own files yet.
-        table = site.tables.open(site.lake.path(name))
-        done = None if table is None else table.transaction_version(name)
-        return max(Epoch(done or 0), known)
+        source, _, table = name.removeprefix("current/").partition(".")
+        last = site.manifest.last()
+        assert last is not None, "an epoch is known"
+        stands = Progress.from_json(last.progress).held.get(source, {}).get(table)
+        return last.epoch if stands is None else max(Epoch(stands.from_epoch - 1), known)
     held = [hold for each, hold in note.held.items() if covered(typed, [each]) or each == name]
     return min([note.epoch, *(Epoch(max(hold.from_epoch - 1, 0)) for hold in held)])
 

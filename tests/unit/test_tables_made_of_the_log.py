@@ -18,6 +18,7 @@ from kernel import failpoints
 from kernel.errors import Conflict, NotFound, PenstockError
 from lake.layout import Lake
 from lake.tables import Tables
+from pipeline.current.tail import FoldPolicy
 from replay.book import ReplayBook, State
 from replay.cancel import cancel
 from replay.derivations.derivation import Derivation
@@ -28,7 +29,7 @@ from schemas.debezium import PLACEHOLDER
 from tests.support.lake.followed_item import HISTORY, FollowedItem
 from tests.support.lake.telling import ToldLake
 from tests.support.sources.ddl_copies import copied
-from tests.support.sources.ddl_rows import SOURCE
+from tests.support.sources.ddl_rows import SOURCE, TABLE
 from tests.support.sources.made_of_the_log import OF_ITEM, build, no_spark, site_of
 
 PLACED = "typed.events.order.placed"
@@ -95,6 +96,30 @@ def test_a_table_that_is_made_of_the_log_equals_the_live_one(
     assert found.equal, (found.rows.drift, found.rows.examples)
     assert found.rows.live_rows == found.rows.built_rows > 0
     assert files_of(lake) == before
+
+
+def test_a_current_table_whose_tail_has_rows_is_compared_with_both(
+    lake: Lake, tmp_path: Path
+) -> None:
+    """Its base is of an earlier epoch; the tail has a new key, a changed one and a deleted one."""
+    never = FoldPolicy(direct_bytes=-1, freshness_s=1e9, longest_s=1e9, share=1e9)
+    followed, name = FollowedItem(lake, policy=never), f"current.{SOURCE}.{TABLE}"
+    followed.item.tell("describe")
+    followed.item.add("name", "text")
+    for key in range(1, 6):
+        followed.item.write("c", key, {2: f"n{key}"})
+    followed.epoch()
+    for operation, key in (("c", 6), ("u", 2), ("d", 3)):
+        followed.item.write(operation, key, {2: "later"})
+        followed.epoch()
+    site = site_of(lake, tmp_path)
+    assert followed.bring().epoch == build(site, followed.registry, name).epoch
+    found = verify_derived(site, name)
+    assert found.equal
+    assert found.rows.live_rows == len(followed.current())
+    base = Tables().open(lake.path(f"current/{SOURCE}.{TABLE}"))
+    assert base is not None
+    assert (base.transaction_version(f"current/{SOURCE}.{TABLE}") or 0) < found.epoch
 
 
 def test_events_are_decoded_anew_and_rows_that_somebody_damaged_come_back(
