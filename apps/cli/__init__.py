@@ -123,6 +123,14 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _utf8() -> str:
+    """Return what helps: Python reads the words of a call in the locale's encoding."""
+    encoding = sys.getfilesystemencoding()
+    if encoding.lower().replace("-", "") == "utf8":
+        return "Write names and texts in UTF-8."
+    return f"Python reads the call as {encoding} here: set PYTHONUTF8=1, or LC_ALL=C.UTF-8."
+
+
 def main() -> None:
     """Run a command; what is wrong with a call or a file becomes one message and an exit code."""
     write_what_can_be_written()
@@ -140,7 +148,7 @@ def main() -> None:
     except UnicodeEncodeError as error:
         # A word of the call that is no text; such a file's name never comes here.
         word = error.object[:100].encode(errors="surrogateescape").decode(errors="backslashreplace")
-        refused = InvalidRequest(f"'{word}' is not UTF-8", remedy="Write names and texts in UTF-8.")
+        refused = InvalidRequest(f"'{word}' is not UTF-8", remedy=_utf8())
         raise SystemExit(_refused(refused)) from error
     except BrokenPipeError as error:
         # Whoever read the answer has enough of it.

@@ -55,7 +55,8 @@ def _rendered(document: object) -> str:
 def write_what_can_be_written() -> None:
     """Have characters that the terminal's encoding lacks spelled out, in place of failing."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+        # The C locale has bytes of its calls written as they came, and fails for all else.
+        if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
             stream.reconfigure(errors="backslashreplace")
 
 

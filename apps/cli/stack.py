@@ -78,6 +78,9 @@ def up(
     found = settings.load(workspace)
     parts = chosen_parts(only, without)
     check_needs(parts, found, postgres)
+    if not set(parts).isdisjoint(APPLICATIONS):
+        # Refused before anything starts: a part that cannot come up would be tried five times.
+        _ = found.lake
     options = stack_options(
         found,
         parts=parts,

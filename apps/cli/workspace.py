@@ -13,7 +13,7 @@ from apps.cli.groups import Group
 from apps.cli.options import JsonOption, NewWorkspaceOption, WorkspaceOption
 from apps.cli.output import HIDDEN, emit, table, without_password
 from apps.settings import Setting
-from kernel.errors import InvalidRequest, NotFound
+from kernel.errors import InvalidRequest, Misconfigured, NotFound
 
 
 def register(app: typer.Typer) -> None:
@@ -36,12 +36,19 @@ def init(
     Its README leads through them. Nothing that is there is written over.
     """
     from apps.cli.starter import begin
+    from lake.layout import lake_root
+    from stack.workspace import path_complaint
 
     if folder is not None and workspace is not None:
         raise InvalidRequest(
             "two folders are named", remedy=f"Name one: penstock init {shlex.quote(str(folder))}"
         )
     root = folder or settings.root_of(workspace)
+    # Where a stack or its lake could not lie, nobody is led to begin.
+    complaint = path_complaint(root.resolve())
+    if complaint is not None:
+        raise Misconfigured(complaint, remedy="Choose another folder: penstock init DIR")
+    lake_root("lake", base=root.resolve())
     written = [str(path) for path in begin(root)]
     told = "\n".join([*written, "", f"Go on with: cd {shlex.quote(str(root))} && penstock up"])
     emit({"files": written}, as_json=as_json, text=told, verbatim=True)
