@@ -30,7 +30,7 @@ def test_a_projection_tells_what_it_lacks_in_rows_and_seconds(
     rounds.step()
     none = standing(rounds.lake, "persons")
     assert (none.behind, none.lag_events, none.lag_s) == (0, 0, 0.0)
-    rounds.made.epoch()
+    rounds.made.epoch(counts={"closed_late": 0})
     assert standing(rounds.lake, "persons").lag_s == 0.0, "an epoch without a row keeps nobody"
     rounds.made.epoch(counts={"events": 3, "changes": 2, "freshness_ms_p50": 900})
     rounds.made.epoch(counts={"records": 4})
