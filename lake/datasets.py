@@ -13,6 +13,7 @@ import pyarrow.fs as fs
 from deltalake import DeltaTable
 
 from lake.file_actions import actions_of
+from lake.handle_answers import answer
 from lake.storage import place_of
 
 _PARTITION = "partition."
@@ -25,7 +26,7 @@ _PLAIN = {"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
 
 def schema_of(table: DeltaTable) -> pa.Schema:
     """Return a table's columns as a pyarrow schema."""
-    return pa.schema(table.schema().to_arrow())
+    return answer(table, "columns", lambda: pa.schema(table.schema().to_arrow()))
 
 
 def location_of(table: DeltaTable) -> str:

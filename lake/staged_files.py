@@ -75,6 +75,7 @@ class StagedFiles:
         make_folder(f"{root}/{self._place.folder}")
         self._adds: list[AddAction] = []
         self._writer: pq.ParquetWriter | None = None
+        self._footers: list[pq.FileMetaData] = []
         self._path = ""
         self._pending: list[pa.Table] = []
         self._pending_bytes = self._pending_rows = 0
@@ -136,6 +137,7 @@ class StagedFiles:
             use_dictionary=False,
             coerce_timestamps="us",
             write_statistics=_with_bounds(schema, long) if long else True,
+            metadata_collector=self._footers,
         )
 
     def _flush(self) -> None:
@@ -152,8 +154,7 @@ class StagedFiles:
         self._writer.close()
         self._writer = None
         size = self._files.get_file_info(self._path).size
-        with self._files.open_input_file(self._path) as file:
-            metadata = pq.read_metadata(file)
+        metadata = self._footers.pop()
         found = _of_file(metadata, schema, without=self._nan, texts=self._texts)
         self.counts.append(metadata.num_rows)
         self._nan = set()

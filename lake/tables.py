@@ -34,6 +34,7 @@ from lake.datasets import (
     schema_of,
 )
 from lake.file_actions import actions_of
+from lake.handle_answers import answer
 from lake.handles import Handle
 from lake.table_settings import make_table
 
@@ -244,7 +245,7 @@ def kept(path: str, version: int) -> DeltaTable | None:
 
 def greatest(table: DeltaTable, column: str) -> int | None:
     """Return the greatest value of an integer column without nulls; None when empty."""
-    value = _bound(table, column, "max", pc.max)
+    value = answer(table, ("greatest", column), lambda: _bound(table, column, "max", pc.max))
     return None if value is None else int(value)
 
 

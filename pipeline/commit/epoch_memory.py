@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable
 
 from pipeline.commit.manifest_rows import Committed
+from pipeline.log.recent_rows import RecentRows
 
 REMEMBERED = 64
 """So many epochs, the last that were read or made, are known without reading them again."""
@@ -16,7 +17,11 @@ class EpochMemory:
     """Remembers epochs of one lake, for all in a process who read its manifest."""
 
     def __init__(self) -> None:
+        self.logged = RecentRows()
+        """What the last epochs appended to logs of events; an epoch may not be committed yet."""
         self._known: OrderedDict[int, Committed] = OrderedDict()
+        self._newest = -1
+        self._news = threading.Event()
         self._lock = threading.Lock()
 
     def add(self, epochs: Iterable[Committed]) -> None:
@@ -25,8 +30,19 @@ class EpochMemory:
             for done in sorted(epochs, key=lambda each: each.epoch)[-REMEMBERED:]:
                 self._known[done.epoch] = done
                 self._known.move_to_end(done.epoch)
+                if done.epoch > self._newest:
+                    self._newest = done.epoch
+                    self._news.set()
             while len(self._known) > REMEMBERED:
                 self._known.popitem(last=False)
+
+    def wait(self, timeout_s: float) -> None:
+        """Return once a newer epoch was added than any before the last call, or time is over.
+
+        For one thread: who waits here has taken note of what there is.
+        """
+        self._news.wait(timeout_s)
+        self._news.clear()
 
     def get(self, epoch: int) -> Committed | None:
         """Return an epoch that is remembered."""

@@ -134,7 +134,8 @@ class Ingest:
         if self._last is not None:
             self._silences.note(self._last)
         begun = manifest.unfinished()
-        self._log = EpochLog(lake, tables, schemas, begun.epoch if begun else None)
+        unfinished = begun.epoch if begun else None
+        self._log = EpochLog(lake, tables, schemas, unfinished, manifest.memory.logged)
         self._current.resume(self._last.tables if self._last else {})
         self._progress = self._folding.resume(self._pending.resume(self._last))
 

@@ -26,6 +26,7 @@ from pipeline.arrive.arrival import Arrival
 from pipeline.arrive.seen_events import CONTENT, SeenEvents, content_of
 from pipeline.arrive.widened_topics import IDENTITY
 from pipeline.log.log_task import QUARANTINED, partition_of
+from pipeline.log.recent_rows import RecentRows
 from pipeline.log.staged_rows import Staged, remove_attempts, tables_of
 from schemas.registry import SchemaLookup
 
@@ -34,12 +35,19 @@ class EpochLog:
     """The log of one lake, for ingest. `begun` is the epoch that a crash left bound, if any."""
 
     def __init__(
-        self, lake: Lake, tables: Tables, schemas: SchemaLookup, begun: Epoch | None
+        self,
+        lake: Lake,
+        tables: Tables,
+        schemas: SchemaLookup,
+        begun: Epoch | None,
+        recent: RecentRows | None = None,
     ) -> None:
+        """`recent` takes rows of events that were appended, for others in this process."""
         self._lake = lake
         self._tables = tables
         self._schemas = schemas
         self._begun = begun
+        self._recent = recent
         self._writer = ArrowWriter(tables)
         self._kept_schemas = self._read_kept_schemas()
         self._added: dict[str, pa.Table] = {}
@@ -78,7 +86,14 @@ class EpochLog:
                 self._tables.appended(self._lake.path(name))
                 at[name] = TableAt(version=version, as_of_epoch=epoch)
         failpoints.hit(failpoints.EPOCH_AFTER_LOG)
+        self._hand_on(arrival, epoch)
         return at
+
+    def _hand_on(self, arrival: Arrival, epoch: Epoch) -> None:
+        """Let others in this process have the events that it has just appended, all of an epoch."""
+        for name in map(events_log, arrival.events):
+            if self._recent is not None and name in self._added and name not in arrival.staged:
+                self._recent.add(name, epoch, self._added[name])
 
     def take_added(self, source: str) -> pa.Table | None:
         """Return a captured source's rows of the last epoch, where this process appended all.

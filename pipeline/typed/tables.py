@@ -30,6 +30,7 @@ from lake.tables import TableAt, Tables
 from lake.writer import ArrowWriter, Guard, reached
 from pipeline.ddl.table_rewrites import fit
 from pipeline.log.large_folds import LARGE_ROWS, LogRows
+from pipeline.log.recent_rows import RecentRows
 from pipeline.typed.changes import TypedChanges
 from pipeline.typed.columns import EPOCH, Visible, Wanted, every
 from pipeline.typed.event_rows import EventRows, by_type, of_types, parts_of, shapes_of
@@ -56,13 +57,18 @@ class TypedTables:
         executors: Executors | None = None,
         *,
         last: LastKnown | None = None,
+        recent: RecentRows | None = None,
     ) -> None:
-        """`last` finds what updates left alone, see `TypedChanges`."""
+        """`last` finds what updates left alone, see `TypedChanges`.
+
+        `recent` has rows of the logs of events that this process has just appended.
+        """
         self._lake = lake
         self._tables = tables
         self._writer = ArrowWriter(tables)
         self._schemas = schemas
         self._executors = executors or Executors()
+        self._recent = recent or RecentRows()
         self._topics = TypedTopics(lake, tables)
         self.add_changes = TypedChanges(lake, tables, schemas, executors=executors, last=last).add
 
@@ -83,6 +89,12 @@ class TypedTables:
         attempts = Attempts()
         if not visible.anything and not late:
             return attempts
+        many = visible.up_to - visible.before > self._executors.rows_at_once(LARGE_ROWS)
+        if not late and not many:
+            name, after = events_log(store), visible.before
+            held = self._recent.of_positions(name, after, visible.up_to, epoch)
+            if held is not None:
+                return self._append_all(held, visible, epoch, wanted)
         position, logged = pc.field("position"), pc.field("epoch")
         # The log may be ahead of `epoch`: what later ones logged out of quarantine is theirs.
         where = (position > visible.before) & (position <= visible.up_to) & (logged <= epoch)
@@ -95,10 +107,16 @@ class TypedTables:
             rows = LogRows(dataset_of(log), where)
         else:
             rows = LogRows(dataset_since(log, "position", visible.before + 1), where)
-        if visible.up_to - visible.before > self._executors.rows_at_once(LARGE_ROWS):
+        if many:
             self._add_many(rows, visible, epoch, wanted, attempts)
             return attempts
-        for name, own in by_type(rows.read()):
+        return self._append_all(rows.read(), visible, epoch, wanted)
+
+    def _append_all(
+        self, rows: pa.Table, visible: Visible, epoch: Epoch, wanted: Wanted
+    ) -> Attempts:
+        attempts = Attempts()
+        for name, own in by_type(rows):
             if wanted(name):
                 with attempts.of(name):
                     attempts.done[name] = self._append(name, own, visible, epoch)

@@ -15,6 +15,7 @@ import duckdb
 import pyarrow as pa
 
 from kernel.errors import BeyondThisProcess, ContractViolation, TooLarge, first_line
+from projections.run.kept_statements import ArrowViews, KeptStatements
 from projections.run.spark_scalars import register_scalars
 from projections.sql.batch import listed
 from projections.sql.catalog import Column
@@ -31,16 +32,25 @@ _TOGETHER_BYTES = 8 * 2**20
 
 
 class Database:
-    """One DuckDB of its own. For one thread."""
+    """One DuckDB of its own, or a session of one. For one thread."""
 
-    def __init__(self, *, memory_bytes: int = MEMORY_BYTES) -> None:
-        self._memory_bytes = memory_bytes
-        self.connection = duckdb.connect()
-        self.connection.execute("SET threads = 1")
-        self.connection.execute("SET preserve_insertion_order = false")
-        self.connection.execute(f"SET memory_limit = '{memory_bytes}B'")
+    def __init__(self, *, memory_bytes: int = MEMORY_BYTES, of: Database | None = None) -> None:
+        """`of` is the database whose memory a session shares; its names are the session's own."""
+        self.connection: duckdb.DuckDBPyConnection
+        self.connection = duckdb.connect() if of is None else of.connection.cursor()
+        self._memory_bytes: int = memory_bytes if of is None else of._memory_bytes
         # Made by DuckDB when memory does not suffice, and removed by it.
-        self._scratch = Path(tempfile.gettempdir(), f"penstock-regions-{uuid4().hex}")
+        scratch = Path(tempfile.gettempdir(), f"penstock-regions-{uuid4().hex}")
+        self._scratch: Path = scratch if of is None else of._scratch
+        self.kept = KeptStatements(self.connection)
+        self.views = ArrowViews(self.connection, self.kept)
+        self.connection.execute("SET preserve_insertion_order = false")
+        # A plan that is kept must not depend on the rows that there were when it was made.
+        self.connection.execute("SET disabled_optimizers = 'statistics_propagation'")
+        if of is not None:
+            return
+        self.connection.execute("SET threads = 1")
+        self.connection.execute(f"SET memory_limit = '{memory_bytes}B'")
         self.connection.execute("SET temp_directory = $1", [str(self._scratch)])
         register_scalars(self.connection)
 
@@ -97,28 +107,31 @@ class Database:
         columns = ", ".join(f"{TEXT.name(name)} {kind}" for name, kind in types.items())
         self.connection.execute(f"CREATE OR REPLACE TEMP TABLE {table} ({columns})")
 
-    def insert(self, table: str, rows: Iterable[pa.Table], *, more: str = "") -> None:
-        """Add rows to a table; `more` are columns, as SQL, that they have beside.
+    def insert(self, table: str, rows: Iterable[pa.Table], *, more: str = "") -> int:
+        """Add rows to a table; `more` are columns, as SQL, that they have beside. Return how many.
 
         Small parts together: a statement costs some milliseconds, whatever it inserts.
         """
         held: list[pa.Table] = []
-        size = 0
+        size = count = 0
         for part in rows:
             if part.num_rows:
                 held.append(part)
                 size += part.nbytes
             if size > _TOGETHER_BYTES:
-                self._insert(table, pa.concat_tables(held), more)
+                count += self._insert(table, pa.concat_tables(held), more)
                 held, size = [], 0
         if held:
-            self._insert(table, pa.concat_tables(held), more)
+            count += self._insert(table, pa.concat_tables(held), more)
+        return count
 
-    def _insert(self, table: str, rows: pa.Table, more: str) -> None:
-        columns = listed(TEXT, rows.schema.names)
-        self.connection.register("arrived", _without_zones(rows))
-        self.connection.execute(f"INSERT INTO {table} BY NAME SELECT {columns}{more} FROM arrived")
-        self.connection.unregister("arrived")
+    def _insert(self, table: str, rows: pa.Table, more: str) -> int:
+        columns, view = listed(TEXT, rows.schema.names), f"arrived_{table}"
+        self.views.put(view, without_zones(rows))
+        text = f"INSERT INTO {table} BY NAME SELECT {columns}{more} FROM {view}"
+        count = self.kept.execute(text)
+        self.views.empty(view)
+        return count
 
 
 def arrow_type(column: Column) -> pa.DataType:
@@ -164,7 +177,7 @@ def types_of(columns: Sequence[Column]) -> dict[str, str]:
     return {each.name: duckdb_type(each.type) for each in columns}
 
 
-def _without_zones(rows: pa.Table) -> pa.Table:
+def without_zones(rows: pa.Table) -> pa.Table:
     """Return rows with moments as DuckDB keeps them here: in UTC, without saying so."""
     fields = [field.with_type(_without_zone(field.type)) for field in rows.schema]
     return rows.cast(pa.schema(fields))

@@ -7,6 +7,7 @@ the dataflow unusable; whoever runs it then begins anew.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import assert_never
 
@@ -51,6 +52,8 @@ from projections.sql.tree import (
 )
 
 _MORE = ", _w"
+_STATEFUL = (Join, Final, Grouped, Sessions, Over, Match, Newest)
+"""Nodes that take back rows that they gave, where rows of their input only come."""
 
 
 class Dataflow:
@@ -62,6 +65,9 @@ class Dataflow:
         self._tree = tree
         self._make_matchers()
         self._make_functions()
+        self._came: Counter[str] = Counter()
+        self._went: set[str] = set()
+        self._of_facts: list[tuple[RecomputedOperator, frozenset[str]]] = []
         self._operators: list[Operator] = []
         self._finals: list[FinalOperator] = []
         for scan in scans(tree):
@@ -80,6 +86,8 @@ class Dataflow:
         """
         with self._database.within_memory():
             columns = [*names(scan), *ORDER]
+            if weight < 0:
+                self._went.add(scan.view)
             self._insert(scan.view, (part.select(columns) for part in rows), weight=weight)
 
     def pass_watermark(self, watermark_us: int | None) -> None:
@@ -124,6 +132,8 @@ class Dataflow:
 
     def _round(self, results: str) -> pa.Table:
         with self._database.within_memory():
+            for of_facts, views in self._of_facts:
+                of_facts.rows_went = not views.isdisjoint(self._went)
             with self._database.computing():
                 for operator in self._operators:
                     operator.step()
@@ -137,15 +147,15 @@ class Dataflow:
             operator.keep()
             operator.compact()
         for scan in scans(self._tree):
-            # Deleted rows would stay in the table's blocks, and be read over in every round.
-            empty = f"SELECT * FROM {scan.view} LIMIT 0"
-            self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {scan.view} AS {empty}")
+            if self._came[scan.view]:
+                self._database.kept.execute(f"TRUNCATE {scan.view}")
+        self._came.clear()
 
     def _insert(self, table: str, rows: Iterable[pa.Table], *, weight: int) -> None:
-        self._database.insert(table, rows, more=f", {weight} AS _w")
+        self._came[table] += self._database.insert(table, rows, more=f", {weight} AS _w")
 
     def _arrow(self, query: str) -> pa.Table:
-        found: pa.Table = self._connection.sql(query).to_arrow_table()
+        found = self._database.kept.rows(query)
         weights = set(found["_w"].to_pylist())
         if weights - {1, -1}:
             raise ContractViolation(
@@ -201,18 +211,22 @@ class Dataflow:
             case Join():
                 left, right = self._changes_of(node.left), self._changes_of(right_rows(node))
                 number = len(self._operators)
-                return self._started(JoinOperator(self._connection, number, node, left, right))
+                return self._started(JoinOperator(self._database, number, node, left, right))
             case Newest() if node.unique:
                 return keyed(node, self._changes_of(node.input), TEXT, _MORE)
             case Final():
                 below = self._changes_of(node.input)
-                made = FinalOperator(self._connection, len(self._operators), node, below)
+                made = FinalOperator(self._database, len(self._operators), node, below)
                 self._finals.append(made)
                 return self._started(made)
             case Grouped() | Sessions() | Over() | Match() | Newest():
                 below = self._changes_of(node.input)
                 number = len(self._operators)
-                return self._started(RecomputedOperator(self._connection, number, node, below))
+                recomputed = RecomputedOperator(self._database, number, node, below)
+                if not any(isinstance(each, _STATEFUL) for each in walk(node.input)):
+                    views = frozenset(scan.view for scan in scans(node.input))
+                    self._of_facts.append((recomputed, views))
+                return self._started(recomputed)
             case _:
                 assert_never(node)
 

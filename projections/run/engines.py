@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Self
 
 import pyarrow as pa
 from pyspark.sql import SparkSession, functions
@@ -15,18 +16,15 @@ from lake.ranges import Among, Condition, Range, Spans
 from lake.small_files import SmallFiles
 from lake.tables import Tables
 from lake.views import DeltaFrames
-from projections.run.database import (
-    ORDER_TYPES,
-    TEXT,
-    Database,
-    arrow_schema,
-    types_of,
-)
+from projections.run.database import TEXT, Database, arrow_schema, without_zones
 from projections.run.input_rows import (
+    DELETED,
+    fact_schema,
     facts,
     rows_of_keys,
     table_at,
     table_of,
+    version_schema,
     versions,
     written_in,
 )
@@ -35,12 +33,54 @@ from projections.run.stream_frames import input_frame
 from projections.sql.adding import GIVEN
 from projections.sql.catalog import Column
 from projections.sql.key_steps import TOUCHED
+from projections.sql.shape import Plan
 from projections.sql.spark_text import SparkText
 from projections.sql.tree import Scan
 
 MOST_BYTES = 64 * 2**20
 """More than this of one input's rows is not read here in one run."""
-_VERSION = {"valid_from": "TIMESTAMP", "_deleted": "BOOLEAN"}
+
+
+class PlanSessions:
+    """Sessions of one DuckDB, one for each target: what is prepared in it is for one plan.
+
+    For one thread.
+    """
+
+    def __init__(self, database: Database, lake: Lake, tables: Tables, small: SmallFiles) -> None:
+        self._database = database
+        self._lake = lake
+        self._tables = tables
+        self._small = small
+        self._of: dict[str, tuple[Plan, Database]] = {}
+
+    def engine(self, reading: Reading) -> SmallEngine:
+        """Return what computes a run in the session of its target's plan."""
+        return SmallEngine(self._own(reading), self._lake, self._tables, reading, self._small)
+
+    def _own(self, reading: Reading) -> Database:
+        """Return the session of a target's plan, as it was left if that is still the same."""
+        known = self._of.get(reading.app_id)
+        if known is not None and known[0] is reading.plan:
+            return known[1]
+        self._drop(reading.app_id)
+        self._of[reading.app_id] = reading.plan, Database(of=self._database)
+        return self._of[reading.app_id][1]
+
+    def keep_only(self, app_ids: Collection[str]) -> None:
+        """Forget all sessions but those of some targets."""
+        for app_id in self._of.keys() - {*app_ids}:
+            self._drop(app_id)
+
+    def close(self) -> None:
+        """Give back the memory of all."""
+        self.keep_only(())
+        self._database.close()
+
+    def _drop(self, app_id: str) -> None:
+        known = self._of.pop(app_id, None)
+        if known is not None:
+            known[1].close()
 
 
 class SmallEngine:
@@ -60,6 +100,7 @@ class SmallEngine:
         *,
         most_bytes: int = MOST_BYTES,
     ) -> None:
+        """`database` is of this plan alone: what is prepared in it is for its inputs."""
         self.dialect = TEXT
         self._database = database
         self._lake = lake
@@ -67,6 +108,13 @@ class SmallEngine:
         self._reading = reading
         self._small = small
         self._most_bytes = most_bytes
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let go of the rows that were read."""
+        self._database.views.empty_all()
 
     def facts(self, scan: Scan, conditions: Sequence[Condition]) -> None:
         """See `Engine`."""
@@ -81,21 +129,24 @@ class SmallEngine:
             late=late,
             small=self._small,
         )
-        self._make(scan.view, types_of(scan.columns) | ORDER_TYPES, found)
+        self._put(scan.view, fact_schema(scan), found)
 
     def versions(self, scan: Scan, conditions: Sequence[Condition], *, alike: bool = False) -> None:
         """See `Engine`."""
         name = table_of(scan)
         table = table_at(self._lake, self._tables, name, self._reading.versions.get(name))
-        found = versions(scan, table, conditions)
-        self._make(scan.view, types_of(scan.columns) | _VERSION, found)
+        self._put(scan.view, version_schema(scan), versions(scan, table, conditions))
         if alike:
-            self._database.connection.execute(f"UPDATE {scan.view} SET _deleted = false")
+            rows = self._database.views.rows_of(scan.view)
+            place = rows.schema.get_field_index(DELETED)
+            none = pa.array([False] * rows.num_rows, pa.bool_())
+            self._database.views.put(
+                scan.view, rows.set_column(place, rows.schema.field(place), none)
+            )
 
     def touch(self, keys: pa.Table) -> None:
         """See `Engine`."""
-        known = {each.name: each for each in self._reading.plan.columns}
-        self._make(TOUCHED, types_of([known[name] for name in keys.schema.names]), [keys])
+        self._put(TOUCHED, keys.schema, [keys])
 
     def given(
         self, keys: pa.Table, conditions: Sequence[Condition], columns: Sequence[Column]
@@ -105,15 +156,16 @@ class SmallEngine:
         found = None if table is None else rows_of_keys(table, keys, conditions, columns)
         if found is None:
             return None
-        self._make(GIVEN, types_of(columns), [found.select([each.name for each in columns])])
+        rows = found.select([each.name for each in columns])
+        self._put(GIVEN, arrow_schema(columns), [rows])
         return written_in(found)
 
     def narrow(self, scan: Scan, query: str) -> None:
         """See `Engine`."""
+        views = self._database.views
+        shape = views.rows_of(scan.view).schema
         with self._database.within_memory(), self._database.computing():
-            self._database.connection.execute(
-                f"CREATE OR REPLACE TEMP TABLE {scan.view} AS {query}"
-            )
+            views.put(scan.view, self._database.kept.rows(query).cast(shape))
 
     def values(self, scan: Scan, column: str) -> pa.Array | None:
         """See `Engine`."""
@@ -124,13 +176,13 @@ class SmallEngine:
     def rows(self, query: str, columns: Sequence[Column]) -> pa.Table:
         """See `Engine`."""
         with self._database.within_memory(), self._database.computing():
-            found: pa.Table = self._database.connection.sql(query).to_arrow_table()
+            found = self._database.kept.rows(query)
         return found.cast(arrow_schema(columns))
 
-    def _make(self, view: str, types: dict[str, str], rows: Iterable[pa.Table]) -> None:
-        self._database.make(view, types)
-        with self._database.within_memory():
-            self._database.insert(view, self._bounded(rows))
+    def _put(self, view: str, shape: pa.Schema, rows: Iterable[pa.Table]) -> None:
+        parts = (part.cast(shape) for part in self._bounded(rows) if part.num_rows)
+        found = pa.concat_tables([shape.empty_table(), *parts])
+        self._database.views.put(view, without_zones(found))
 
     def _bounded(self, rows: Iterable[pa.Table]) -> Iterator[pa.Table]:
         held = 0

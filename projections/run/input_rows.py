@@ -13,7 +13,14 @@ from kernel.errors import NotFound
 from kernel.positions import Epoch
 from lake.datasets import scanner_of, schema_of
 from lake.layout import Lake
-from lake.ranges import Condition, Range, actions_within, dataset_within, filter_of
+from lake.ranges import (
+    Condition,
+    Range,
+    actions_within,
+    dataset_within,
+    filter_of,
+    rows_within,
+)
 from lake.small_files import SmallFiles
 from lake.tables import Tables, greatest
 from pipeline.typed.columns import EPOCH, LATE
@@ -23,7 +30,12 @@ from projections.sql.catalog import Column
 from projections.sql.shape import ORDER, Input, InputKind, Plan
 from projections.sql.tree import Scan
 
+DELETED = "_deleted"
+"""Column of a history that says whether the row was deleted with this version."""
 _PLACE = "__place"
+_ORDERED = pa.schema(
+    [("_time", pa.timestamp("us", "UTC")), ("_seq_hi", pa.int64()), ("_seq_lo", pa.int64())]
+)
 
 
 def table_of(read: Scan | Input) -> str:
@@ -102,13 +114,29 @@ def facts(
             continue
         present = {*schema_of(table).names}
         own = [each.name for each in scan.columns if each.name in present]
-        asked = [each.column for each in conditions]
+        asked = [each.column for each in conditions if each.column in present]
         columns = [*dict.fromkeys([*own, *ORDER, *asked, LATE])]
         files, rows = small.split(table, actions_within(table, conditions), columns)
         where = where if late else where & ~pc.field(LATE)
-        yield _shaped(scan, rows.filter(where))
-        for batch in scanner_of(files, where, columns).to_batches():
-            yield _shaped(scan, pa.table(batch))
+        timely = pc.invert(rows[LATE])
+        if not late and not pc.all(timely, skip_nulls=False).as_py():
+            rows = rows.filter(timely)
+        yield _shaped(scan, rows_within(rows, [c for c in conditions if c.column in asked]))
+        if files is not None:
+            for batch in scanner_of(files, where, columns).to_batches():
+                yield _shaped(scan, pa.table(batch))
+
+
+def fact_schema(scan: Scan) -> pa.Schema:
+    """Return the columns that `facts` gives."""
+    return pa.schema([*arrow_schema(scan.columns), *_ORDERED])
+
+
+def version_schema(scan: Scan) -> pa.Schema:
+    """Return the columns that `versions` gives."""
+    own = arrow_schema(scan.columns)
+    further = (pa.field("valid_from", pa.timestamp("us", "UTC")), pa.field(DELETED, pa.bool_()))
+    return pa.schema([*own, *(each for each in further if each.name not in own.names)])
 
 
 def epochs(after: int, up_to: int) -> Range:
@@ -135,7 +163,7 @@ def versions(scan: Scan, table: DeltaTable, conditions: Sequence[Condition]) -> 
     if where is None:
         return
     schema = arrow_schema(scan.columns)
-    needed = [*dict.fromkeys([*schema.names, "valid_from", "_deleted"])]
+    needed = [*dict.fromkeys([*schema.names, "valid_from", DELETED])]
     for batch in scanner_of(dataset_within(table, conditions), where, needed).to_batches():
         rows = pa.table(batch)
         columns = {field.name: rows[field.name].cast(field.type) for field in schema}
@@ -179,8 +207,8 @@ def placed(scan: Scan, files: ds.Dataset) -> Iterator[pa.Table]:
     types = {each.name: arrow_type(each) for each in scan.columns}
     versioned = scan.kind is not InputKind.PROJECTION
     where = {
-        InputKind.HISTORY: ~pc.field("_deleted"),
-        InputKind.LATEST: ~pc.field("_deleted") & pc.field("valid_to").is_null(),
+        InputKind.HISTORY: ~pc.field(DELETED),
+        InputKind.LATEST: ~pc.field(DELETED) & pc.field("valid_to").is_null(),
     }.get(scan.kind)
     needed = [*dict.fromkeys([*types, *(["valid_from"] if versioned else [])])]
     for batch in scanner_of(files, where, needed).to_batches():

@@ -20,6 +20,7 @@ Spark's alone or a change needs more rows than this process may hold.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
@@ -126,7 +127,8 @@ def changed_rows(engine: Engine, plan: Plan, after: Epoch, up_to: Epoch) -> pa.T
         return with_op(added, UPSERT)
     engine.touch(touched)
     engine.facts(steps.driver, [_came(Epoch(0), up_to), *_of_keys(steps, touched)])
-    engine.narrow(steps.driver, facts_sql(steps, engine.dialect))
+    if not _are_exact(steps, touched):
+        engine.narrow(steps.driver, facts_sql(steps, engine.dialect))
     _look_up(engine, steps)
     query = touched_rows_sql(plan.tree, engine.dialect, ordered=plan.ordered)
     rows = engine.rows(query, _stored(plan))
@@ -279,6 +281,20 @@ def _of_keys(steps: KeySteps, touched: pa.Table) -> list[Condition]:
         end = touched[window.end]
         start = pc.subtract(end, size)
     return [*conditions, _spans(window.column, start, end)]
+
+
+def _are_exact(steps: KeySteps, touched: pa.Table) -> bool:
+    """Say whether facts that meet the conditions of `_of_keys` are of no other keys.
+
+    They are of any key that has one of the touched values in each of its columns.
+    """
+    named = dict(steps.equal)
+    if steps.window is not None and _is_moment(steps.driver, steps.window.column):
+        bounds = (steps.window.start, steps.window.end)
+        named |= {bound: steps.window.column for bound in bounds if bound is not None}
+    counts = [len(pc.unique(touched[key])) for key in touched.schema.names]
+    known = named.keys() >= {*touched.schema.names} and max(counts) <= MOST_VALUES
+    return known and touched.num_rows == math.prod(counts)
 
 
 def _of_facts(engine: Engine, steps: KeySteps, lookup: Lookup) -> list[Condition]:

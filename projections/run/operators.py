@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import duckdb
+import pyarrow as pa
 
-from projections.run.database import TEXT
+from projections.run.database import TEXT, Database
 from projections.run.regions import region_of
 from projections.sql.batch import names, over_rows
 from projections.sql.decimals import FLOATING
@@ -104,18 +104,31 @@ def bag(rows: str, columns: Listed) -> str:
 class _Tables:
     """The tables of one operator, under names with its number."""
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, number: int) -> None:
-        self._connection = connection
+    def __init__(self, database: Database, number: int) -> None:
+        self._database = database
+        self._connection = database.connection
         self._number = number
         self._settled: Counter[str] = Counter()
         self._added: Counter[str] = Counter()
+        self._filled: dict[str, int] = {}
 
     def name(self, what: str) -> str:
         return f"{what}_{self._number}"
 
     def fresh(self, what: str, query: str) -> None:
-        """Make a table for this round."""
-        self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {self.name(what)} AS {query}")
+        """Make a table for this round, in the place of the one of the round before.
+
+        That is emptied: a table that is made anew changes the catalog, and all plans are made anew.
+        """
+        table, kept = self.name(what), self._database.kept
+        if what not in self._filled:
+            made = f"CREATE TEMP TABLE {table} AS {query}"
+            found = self._connection.execute(made).fetchone()
+            self._filled[what] = 0 if found is None else int(found[0])
+            return
+        if self._filled[what]:
+            kept.execute(f"TRUNCATE {table}")
+        self._filled[what] = kept.execute(f"INSERT INTO {table} {query}")
 
     def stored(self, what: str, query: str) -> None:
         """Make an empty table for all rounds, in the shape of a query's result."""
@@ -125,8 +138,7 @@ class _Tables:
 
     def add(self, what: str, rows: str) -> None:
         """Add rows to what is stored."""
-        found = self._connection.execute(f"INSERT INTO {self.name(what)} FROM {rows}").fetchone()
-        self._added[what] += 0 if found is None else int(found[0])
+        self._added[what] += self._database.kept.execute(f"INSERT INTO {self.name(what)} {rows}")
 
     def compact(self, what: str, columns: Listed) -> None:
         """Drop rows that came and went, once as many were added as there were.
@@ -135,15 +147,22 @@ class _Tables:
         """
         if self._added[what] <= max(SMALL_ROWS, self._settled[what]):
             return
-        table = self.name(what)
-        rows = consolidated(f"FROM {table}", columns)
-        found = self._connection.execute(f"CREATE OR REPLACE TABLE {table} AS {rows}").fetchone()
-        self._settled[what] = 0 if found is None else int(found[0])
+        settled, kept = f"{what}_settled", self._database.kept
+        self.fresh(settled, consolidated(f"FROM {self.name(what)}", columns))
+        kept.execute(f"TRUNCATE {self.name(what)}")
+        kept.execute(f"INSERT INTO {self.name(what)} FROM {self.name(settled)}")
+        self._settled[what] = self._filled[settled]
         self._added[what] = 0
+        self.fresh(settled, f"FROM {self.name(settled)} LIMIT 0")
+
+    def sum(self, what: str) -> int:
+        """Return the weights of a table, added up."""
+        query = f"SELECT coalesce(sum(_w), 0) FROM {self.name(what)}"
+        return int(self._connection.execute(query).fetchall()[0][0])
 
     def empty(self, what: str) -> bool:
-        found = self._connection.execute(f"SELECT 1 FROM {self.name(what)} LIMIT 1").fetchone()
-        return found is None
+        """Say whether this round's table has no row."""
+        return not self._filled[what]
 
 
 class RecomputedOperator:
@@ -151,18 +170,20 @@ class RecomputedOperator:
 
     def __init__(
         self,
-        connection: duckdb.DuckDBPyConnection,
+        database: Database,
         number: int,
         node: Recomputed,
         input_changes: str,
     ) -> None:
-        self._tables = _Tables(connection, number)
+        self._tables = _Tables(database, number)
         self._input_changes = input_changes
         self._input = all_columns(node.input)
         self._output = all_columns(node)
         self._query = over_rows(node, TEXT)
         self.changes = self._tables.name("changed")
         self._region = region_of(node, self._tables.name("came"), self._tables.name("given"))
+        self.rows_went = True
+        """Whether a row of the input may have been taken back, in this round or before."""
 
     def start(self) -> None:
         """See `Operator`."""
@@ -175,7 +196,10 @@ class RecomputedOperator:
     def step(self) -> None:
         """See `Operator`."""
         tables, region = self._tables, self._region
-        tables.fresh("came", consolidated(self._input_changes, self._input))
+        came = f"SELECT {self._input}, _w FROM ({self._input_changes}) AS c"
+        tables.fresh(
+            "came", consolidated(self._input_changes, self._input) if self.rows_went else came
+        )
         if tables.empty("came"):
             tables.fresh("changed", f"FROM {tables.name('given')} LIMIT 0")
             return
@@ -190,7 +214,9 @@ class RecomputedOperator:
             f"SELECT x.* FROM {self._tables.name('rows')} x "
             f"SEMI JOIN {self._tables.name('region')} r ON {self._region.need}"
         )
-        return bag(f"{stored} UNION ALL FROM {self._tables.name('came')}", self._input)
+        rows = f"{stored} UNION ALL FROM {self._tables.name('came')}"
+        # Where rows only come each has the weight 1, also where two are alike.
+        return bag(rows, self._input) if self.rows_went else f"SELECT {self._input} FROM ({rows})"
 
     def _before(self) -> str:
         """Write what was given out for the region: as remembered, never computed again."""
@@ -207,12 +233,13 @@ class RecomputedOperator:
     def keep(self) -> None:
         """See `Operator`."""
         if not self._tables.empty("came"):
-            self._tables.add("rows", self._tables.name("came"))
-            self._tables.add("given", self.changes)
+            self._tables.add("rows", f"FROM {self._tables.name('came')}")
+            self._tables.add("given", f"FROM {self.changes}")
 
     def compact(self) -> None:
         """See `Operator`."""
-        self._tables.compact("rows", self._input)
+        if self.rows_went:
+            self._tables.compact("rows", self._input)
         self._tables.compact("given", self._output)
 
 
@@ -223,30 +250,31 @@ class FinalOperator:
     is an input like any other, with changes of its own: what it passes is given out.
     """
 
-    def __init__(
-        self, connection: duckdb.DuckDBPyConnection, number: int, node: Final, input_changes: str
-    ) -> None:
-        self._tables = _Tables(connection, number)
-        self._connection = connection
+    def __init__(self, database: Database, number: int, node: Final, input_changes: str) -> None:
+        self._tables = _Tables(database, number)
+        self._views = database.views
         self._input_changes = input_changes
         self._columns = all_columns(node)
         self._watermark_us = NOTHING_ENDED
+        self._passed = f"(SELECT us FROM {self._tables.name('watermark')})"
         self.changes = self._tables.name("changed")
 
     def pass_watermark(self, watermark_us: int) -> None:
         """Take the watermark of the next round. It never goes back: what is out stays out."""
         self._watermark_us = max(self._watermark_us, watermark_us)
+        passed = pa.table({"us": pa.array([self._watermark_us], pa.int64())})
+        self._views.put(self._tables.name("watermark"), passed)
 
     @property
     def waiting(self) -> int:
         """Return how many rows are held back."""
-        table = self._tables.name("waiting")
-        found = self._connection.execute(f"SELECT coalesce(sum(_w), 0) FROM {table}").fetchall()
-        return int(found[0][0])
+        return self._tables.sum("waiting")
 
     def start(self) -> None:
         """See `Operator`."""
-        self._tables.stored("waiting", consolidated(self._input_changes, self._columns))
+        self.pass_watermark(NOTHING_ENDED)
+        none = f"FROM ({consolidated(self._input_changes, self._columns)}) AS q LIMIT 0"
+        self._tables.fresh("waiting", none)
         self._tables.fresh("changed", f"FROM {self._tables.name('waiting')}")
 
     def step(self) -> None:
@@ -255,14 +283,13 @@ class FinalOperator:
         self._tables.fresh(
             "held", consolidated(f"{held}({self._input_changes}) AS c", self._columns)
         )
-        ended = f"{END} <= {self._watermark_us}"
+        ended = f"{END} <= {self._passed}"
         self._tables.fresh("changed", f"FROM {self._tables.name('held')} WHERE {ended}")
 
     def keep(self) -> None:
         """See `Operator`."""
-        rest = f"{END} IS NULL OR {END} > {self._watermark_us}"
-        waiting, held = self._tables.name("waiting"), self._tables.name("held")
-        self._connection.execute(f"CREATE OR REPLACE TABLE {waiting} AS FROM {held} WHERE {rest}")
+        rest = f"{END} IS NULL OR {END} > {self._passed}"
+        self._tables.fresh("waiting", f"FROM {self._tables.name('held')} WHERE {rest}")
 
     def compact(self) -> None:
         """See `Operator`."""
@@ -274,13 +301,13 @@ class JoinOperator:
 
     def __init__(
         self,
-        connection: duckdb.DuckDBPyConnection,
+        database: Database,
         number: int,
         node: Join,
         left_changes: str,
         right_changes: str,
     ) -> None:
-        self._tables = _Tables(connection, number)
+        self._tables = _Tables(database, number)
         self._node = node
         self._sides = {"left": left_changes, "right": right_changes}
         # Of a right side that gives no columns it matters which rows there are, not when they came.
@@ -331,7 +358,7 @@ class JoinOperator:
     def keep(self) -> None:
         """See `Operator`."""
         for side in self._sides:
-            self._tables.add(side, self._tables.name(f"{side}_came"))
+            self._tables.add(side, f"FROM {self._tables.name(f'{side}_came')}")
 
     def compact(self) -> None:
         """See `Operator`."""

@@ -87,7 +87,7 @@ class Projecting:
             lake,
             tables,
             self._manifest,
-            TypedTables(lake, tables, registry, executors),
+            TypedTables(lake, tables, registry, executors, recent=self._manifest.memory.logged),
             HistoryTables(session, lake, tables, driver_bytes=history_bytes),
         )
         self._beside = beside or RunsBeside(most=0)

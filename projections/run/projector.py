@@ -42,7 +42,7 @@ from pipeline.commit.manifest import Manifest
 from pipeline.commit.manifest_rows import Projected
 from projections.run.corrections import Corrections
 from projections.run.database import MEMORY_BYTES, Database
-from projections.run.engines import SmallEngine, SparkEngine
+from projections.run.engines import PlanSessions, SparkEngine
 from projections.run.final_rows import FinalRows
 from projections.run.input_rows import anything_new, input_tables, table_of, versions_read
 from projections.run.key_runs import KEPT_BY_KEYS, all_rows, changed_rows
@@ -94,7 +94,8 @@ class Projector:
         self._bounded_bytes = bounded_bytes
         self._files = SmallFiles()
         self._regions = RegionRuns(lake, tables, memory_bytes=state_memory_bytes, small=self._files)
-        self._small = Database(memory_bytes=state_memory_bytes)
+        database = Database(memory_bytes=state_memory_bytes)
+        self._sessions = PlanSessions(database, lake, tables, self._files)
         self._read: dict[str, dict[str, int]] = {}
         self._final = FinalRows(manifest)
         self._corrections = Corrections(lake, tables)
@@ -106,6 +107,7 @@ class Projector:
         """Forget what is held in memory of all targets but these."""
         kept = {target.app_id for target in targets}
         self._regions.keep_only(kept)
+        self._sessions.keep_only(kept)
         self._read = {name: read for name, read in self._read.items() if name in kept}
         self._final.keep_only(kept)
         self._known_noted &= kept
@@ -125,7 +127,7 @@ class Projector:
     def close(self) -> None:
         """Give back the memory of all that this projector holds still."""
         self._regions.keep_only(())
-        self._small.close()
+        self._sessions.close()
 
     def cursor(self, target: Target) -> Epoch | None:
         """Return the epoch up to which a target has taken input; None before its first run."""
@@ -306,9 +308,9 @@ class Projector:
         few = self._input_bytes(plan, catalog) <= min(SMALL_BYTES, self._bounded_bytes)
         if plan.small and few:
             reading = self._reading(plan, target, catalog, guard.epoch)
-            with suppress(BeyondThisProcess):
+            with suppress(BeyondThisProcess), self._sessions.engine(reading) as engine:
                 if plan.strategy in KEPT_BY_KEYS:
-                    return all_rows(self._small_engine(reading), plan, guard.epoch)
+                    return all_rows(engine, plan, guard.epoch)
                 if self._tables.open(target.path) is None:
                     return self._regions.first(reading, guard.epoch)
         self._regions.forget()
@@ -373,9 +375,8 @@ class Projector:
                 self._at_length(self._input_bytes(plan, catalog) > SMALL_BYTES)
             return stamped(self._regions.changes(reading, up_to), up_to)
         if plan.small:
-            with suppress(BeyondThisProcess):
-                rows = changed_rows(self._small_engine(reading), plan, after, up_to)
-                return stamped(rows, up_to)
+            with suppress(BeyondThisProcess), self._sessions.engine(reading) as engine:
+                return stamped(changed_rows(engine, plan, after, up_to), up_to)
         self._at_length()
         spark = SparkEngine(self._spark, self._lake, self._tables, self._frames, reading)
         return stamped(changed_rows(spark, plan, after, up_to), up_to)
@@ -384,9 +385,6 @@ class Projector:
         """Refuse what takes long, where runs are to be brief. Raises `BeyondThisProcess`."""
         if self._brief and much:
             raise BeyondThisProcess("the run takes long, and others would wait for it")
-
-    def _small_engine(self, reading: Reading) -> SmallEngine:
-        return SmallEngine(self._small, self._lake, self._tables, reading, self._files)
 
     def _reading(self, plan: Plan, target: Target, catalog: LakeCatalog, up_to: Epoch) -> Reading:
         return Reading(

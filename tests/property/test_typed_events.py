@@ -25,6 +25,7 @@ from lake.table_columns import EVENTS
 from lake.tables import Tables
 from lake.writer import ArrowWriter, Guard
 from pipeline.log.large_folds import LogRows
+from pipeline.log.recent_rows import RecentRows
 from pipeline.typed import event_rows, tasks
 from pipeline.typed import tables as typed_module
 from pipeline.typed.columns import Visible
@@ -107,8 +108,9 @@ def event(told: Told, position: int, epoch: int) -> dict[str, object]:
 class Typing:
     """A lake whose log of events grows by epochs, and its typed tables."""
 
-    def __init__(self, root: Path, executors: Executors) -> None:
+    def __init__(self, root: Path, executors: Executors, recent: RecentRows | None = None) -> None:
         self.lake = Lake.at(root)
+        self.recent = recent
         self._executors = executors
         self._heads = [(Epoch(0), 0)]
 
@@ -123,11 +125,14 @@ class Typing:
                 Guard(f"log {part}", Epoch(epoch)),
                 partition_by=["category"],
             )
+        if self.recent is not None:
+            whole = pa.Table.from_pylist(rows, schema=EVENTS)
+            self.recent.add(events_log(STORE), Epoch(epoch), whole)
         self._heads.append((Epoch(epoch), self._heads[-1][1] + len(told)))
 
     def bring(self, after: int = 0) -> Attempts:
         """Bring typed tables from an epoch to the last one, as a new process would."""
-        typed = TypedTables(self.lake, Tables(), registry(), self._executors)
+        typed = TypedTables(self.lake, Tables(), registry(), self._executors, recent=self.recent)
         visible = Visible(self._heads[after][1], self._heads[after + 1 :])
         return typed.add_events(STORE, visible, self._heads[-1][0])
 
@@ -169,6 +174,44 @@ def test_p6_executors_write_the_events_that_the_driver_would(epochs: list[list[T
     assert found[0] == found[1]
     for name, one in found[0].items():
         assert one.schema.equals(found[1][name].schema)
+
+
+@settings(max_examples=examples(3, matrix=6), deadline=None)
+@given(st.lists(st.lists(TOLD, min_size=1, max_size=9), min_size=1, max_size=3))
+def test_p6_rows_at_hand_give_the_events_that_the_log_would(epochs: list[list[Told]]) -> None:
+    found = []
+    for recent in (None, RecentRows(), RecentRows(most_bytes=2_000)):
+        with tempfile.TemporaryDirectory() as folder:
+            made = Typing(Path(folder), DRIVER, recent)
+            for told in epochs:
+                made.log(told)
+            assert not made.bring().failed
+            found.append(made.rows())
+    assert found[0] == found[1] == found[2]
+
+
+def test_rows_at_hand_are_not_read_and_a_missing_one_is(tmp_path: Path) -> None:
+    recent = RecentRows()
+    made = Typing(tmp_path, DRIVER, recent)
+    for _ in range(2):
+        made.log([("flight", "left", 1)] * 3)
+    log = Path(made.lake.path(events_log(STORE)))
+    files = [*log.rglob("*.parquet")]
+    for file in files:
+        file.rename(file.with_suffix(".gone"))
+    assert not made.bring().failed
+    assert made.rows()["typed/events.flight.left"].num_rows == 6
+    # Who has not seen an epoch looks for its rows where they are.
+    made.recent = RecentRows()
+    made.log([("flight", "left", 1)] * 3)
+    recent.add(events_log(STORE), Epoch(9), EVENTS.empty_table())
+    assert recent.of_positions(events_log(STORE), 0, 9, Epoch(3)) is None
+    assert recent.of_positions(events_log(STORE), 3, 6, Epoch(1)) is None, "it is of epoch 2"
+    for file in files:
+        file.with_suffix(".gone").rename(file)
+    made.recent = recent
+    assert not made.bring(2).failed
+    assert made.rows()["typed/events.flight.left"]["position"].to_pylist() == [*range(1, 10)]
 
 
 def test_p1_a_crash_before_the_commit_leaves_no_file_and_no_row_twice(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from lake import file_actions
+from lake import file_actions, handle_answers
 from lake.file_actions import actions_of
 
 
@@ -40,10 +40,10 @@ def test_nothing_is_kept_of_a_handle_that_is_gone(table: DeltaTable) -> None:
     own = DeltaTable(table.table_uri)
     place = id(own)
     actions_of(own)
-    assert place in file_actions._known
+    assert place in handle_answers._known
     del own
     gc.collect()
-    assert place not in file_actions._known
+    assert place not in handle_answers._known
 
 
 def test_of_a_table_with_many_files_nothing_is_kept(

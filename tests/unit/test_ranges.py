@@ -95,7 +95,7 @@ def test_rows_of_small_files_are_held_up_to_a_bound(table: DeltaTable, tmp_path:
     held, bounded = SmallFiles(), SmallFiles(most_bytes=1)
     for small in (held, bounded):
         files, rows = small.split(table, actions, ["id", "at"])
-        assert files.count_rows() == 0
+        assert files is None
         assert rows.schema.names == ["id", "at"]
         assert rows.num_rows == 44
     for file in actions["path"].to_pylist():
@@ -103,3 +103,36 @@ def test_rows_of_small_files_are_held_up_to_a_bound(table: DeltaTable, tmp_path:
     assert held.split(table, actions, ["id", "at"])[1].num_rows == 44
     with pytest.raises(FileNotFoundError):
         bounded.split(table, actions, ["id", "at"])
+
+
+def test_small_files_that_come_and_go_are_those_that_are_there(tmp_path: Path) -> None:
+    path, small = str(tmp_path / "table"), SmallFiles()
+    for number in range(30):
+        rows = [{"id": number, "name": f"n{number}", "at": moment(number)}]
+        write_deltalake(path, pa.Table.from_pylist(rows, SHAPE), mode="append")
+        table = DeltaTable(path)
+        if number % 11 == 10:
+            table.optimize.compact()
+        actions = actions_within(table, [])
+        columns = ["id"] if number % 2 else ["at", "id"]
+        files, found_rows = small.split(table, actions, columns)
+        assert files is None
+        assert found_rows.schema.names == columns
+        assert sorted(found_rows["id"].to_pylist()) == [*range(number + 1)]
+
+
+def test_a_column_that_became_wider_is_read_anew(tmp_path: Path) -> None:
+    path, small = str(tmp_path / "table"), SmallFiles()
+    for kind in (pa.int32(), pa.int64()):
+        write_deltalake(path, pa.table({"id": pa.array([1, 2], kind)}), mode="overwrite")
+        table = DeltaTable(path)
+        if kind == pa.int64():
+            write_deltalake(
+                path,
+                pa.table({"id": pa.array([3], kind)}),
+                mode="overwrite",
+                schema_mode="overwrite",
+            )
+            table = DeltaTable(path)
+        _, rows = small.split(table, actions_within(table, []), ["id"])
+        assert rows.schema.field("id").type == DeltaTable(path).to_pyarrow_table().schema[0].type

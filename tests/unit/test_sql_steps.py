@@ -194,6 +194,24 @@ def test_a_round_without_news_changes_nothing() -> None:
     flow.close()
 
 
+def test_facts_are_taken_back_after_rounds_in_which_they_only_came() -> None:
+    found = made(f"SELECT flight, COUNT(*) AS n FROM (SELECT flight {FROM}) x GROUP BY flight")
+    assert found.tree is not None
+    flow = Dataflow(found.tree)
+    (scan,) = scans(found.tree)
+    facts = [
+        stream_rows(World(facts=(Fact(n, 1, "f1", "AA", "JFK", 5, 0, 0.5),), readings=()))
+        for n in (1, 2, 3)
+    ]
+    told = []
+    for number, weight in ((0, 1), (1, 1), (1, -1), (2, 1), (0, -1), (2, -1)):
+        flow.add(scan, [facts[number]], weight=weight)
+        told.append(sorted((row["n"], row["_w"]) for row in flow.round().to_pylist()))
+    more, less = [(1, -1), (2, 1)], [(1, 1), (2, -1)]
+    assert told == [[(1, 1)], more, less, more, less, [(1, -1)]]
+    flow.close()
+
+
 def rows_of(query: str, fact: Fact) -> list[dict[str, object]]:
     plan = made(query)
     flow = Dataflow(plan.tree)
