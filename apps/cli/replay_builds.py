@@ -140,6 +140,18 @@ def _refuse_stale(agreed: Mapping[str, Any], look: Callable[[], ReplayPlan]) -> 
         refuse_changed(agreed, look())
 
 
+def _apply_derived(
+    found: settings.Settings,
+    name: str,
+    into: Lake | None,
+    given: Mapping[str, object],
+    *,
+    as_json: bool,
+) -> None:
+    refuse_options(name, given)
+    _emit_built(make_derived(found, name, into), into, as_json=as_json)
+
+
 def apply(
     name: Built,
     sql: Sql = None,
@@ -169,8 +181,8 @@ def apply(
     into = other_lake(found, lake)
     if is_derived(name, into):
         asked = _asked(sql, from_savepoint, from_, where, include_late=include_late)
-        refuse_options(name, asked | {"--rate": rate, "--slices": slices, "--plan": planned})
-        return _emit_built(make_derived(found, name, into), into, as_json=as_json)
+        paced = {"--rate": rate, "--slices": slices, "--plan": planned}
+        return _apply_derived(found, name, into, asked | paced, as_json=as_json)
     book = book_of(found, name, into)
     from replay.planning import plan_replay
     from replay.slices import refuse_pace
@@ -183,8 +195,7 @@ def apply(
     if agreed:
         text, include_late, start = agreed["text"], agreed["include_late"], start_of(agreed)
     look = partial(plan_replay, site, name, text=text, include_late=include_late, start=start)
-    now = look()  # Before Spark starts, which takes seconds.
-    _refuse_plan(book, agreed, now)
+    _refuse_plan(book, agreed, now := look())  # Before Spark starts, which takes seconds.
     _tell_pace(now, rate)
     built = builder_of(found, site).build(
         name,

@@ -15,6 +15,7 @@ import typer
 
 from apps import settings
 from apps.cli.event_ranges import (
+    Elsewhere,
     elsewhere_of,
     pace_of,
     range_of,
@@ -154,21 +155,33 @@ def events(
     if dry_run:
         emit(_document(whole, moved), as_json=as_json, text=_planned(whole, moved, to))
         return
-    target: TopicTarget | StoreTarget | LakeTarget
-    match place.kind:
-        case "topic":
-            allowed = effects, partitions
-            target = _topic(found, place.name, selected, log, moved, *allowed)
-        case "lake":
-            target = _lake(lake, place.name, selected, log, moved)
-        case _:
-            target = _store(found, place.name, selected, log, moved, effects=effects, token=token)
+    parts = (lake, selected, log, moved)
+    target = _target(found, place, parts, partitions, effects=effects, token=token)
     with closing(target):
         passage = Passage(
             events=selected, whole=whole, target=target, shift=moved, pace=pace, report=_show
         )
         passage.run()
     _emit_done(passage, to, as_json=as_json)
+
+
+def _target(
+    found: settings.Settings,
+    place: Elsewhere,
+    parts: tuple[Lake, SelectedEvents, LakeEvents, Shift],
+    partitions: int | None,
+    *,
+    effects: bool,
+    token: str | None,
+) -> TopicTarget | StoreTarget | LakeTarget:
+    lake, selected, log, moved = parts
+    match place.kind:
+        case "topic":
+            return _topic(found, place.name, selected, log, moved, effects, partitions)
+        case "lake":
+            return _lake(lake, place.name, selected, log, moved)
+        case _:
+            return _store(found, place.name, selected, log, moved, effects=effects, token=token)
 
 
 def _topic(
