@@ -151,7 +151,9 @@ def _filled(text: _Text, flow: Clauses, last: str) -> str:
         column = spark_name(name)
         if name in flow.filled:
             column = (
-                f"LAST_VALUE({column}) IGNORE NULLS OVER (PARTITION BY {keys}, {_LIFE} "
+                # A delete begins a life, and what it says of the row is of the one before.
+                f"LAST_VALUE(CASE WHEN NOT {_GONE} THEN {column} END) IGNORE NULLS OVER ("
+                f"PARTITION BY {keys}, {_LIFE} "
                 f"ORDER BY {sequence}, {_GONE} {_SO_FAR}) AS {column}"
             )
         items.append(column)
