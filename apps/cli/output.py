@@ -53,7 +53,12 @@ def _rendered(document: object) -> str:
 
 
 def write_what_can_be_written() -> None:
-    """Have characters that the terminal's encoding lacks spelled out, in place of failing."""
+    """Have characters that the terminal's encoding lacks spelled out, in place of failing.
+
+    A stream that the caller closed (`>&-`) is none to Python: what would go there goes nowhere.
+    """
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - the process's own
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115 - the process's own
     for stream in (sys.stdout, sys.stderr):
         # The C locale has bytes of its calls written as they came, and fails for all else.
         if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):

@@ -58,6 +58,21 @@ def in_the_c_locale(*call: str, cwd: Path) -> str:
     return (done.stdout + done.stderr).decode()
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_an_answer_whose_stream_is_closed_goes_nowhere(closed: str, tmp_path: Path) -> None:
+    code = "from apps.cli import main; main()"
+    call = [sys.executable, "-c", code, "config", "show", "service"]
+    done = subprocess.run(
+        ["sh", "-c", f'"$@" {closed}', "sh", *call],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert (done.stdout == b"") == (">&- " in f" {closed} ".replace("2>&-", ""))
+
+
 def test_an_answer_that_the_locale_has_no_letters_for_is_spelled_out(tmp_path: Path) -> None:
     (tmp_path / "penstock.toml").write_text("[lake]\npath = 'größe'\n")
     assert "gr\\xf6\\xdfe" in in_the_c_locale("config", "show", "lake.path", cwd=tmp_path)
