@@ -78,9 +78,6 @@ def up(
     found = settings.load(workspace)
     parts = chosen_parts(only, without)
     check_needs(parts, found, postgres)
-    if not set(parts).isdisjoint(APPLICATIONS):
-        # Refused before anything starts: a part that cannot come up would be tried five times.
-        _ = found.lake
     options = stack_options(
         found,
         parts=parts,
@@ -195,7 +192,12 @@ def _names(text: str | None) -> set[str]:
 
 
 def check_needs(parts: Sequence[str], known: settings.Settings, postgres: str | None) -> None:
-    """Refuse our programs without what they cannot start without: they would try in vain."""
+    """Refuse our programs without what they cannot start without: they would try in vain.
+
+    Raises `Misconfigured` where no lake can lie.
+    """
+    if not set(parts).isdisjoint(APPLICATIONS):
+        _ = known.lake
     for key, (part, whose) in _NEEDED.items():
         lacking = [name for name in whose if name in parts]
         given = known.text(key) or (part == "postgres" and postgres)
