@@ -108,10 +108,7 @@ def overdue(self: FinalOperator, watermark_us: int) -> None:
 
 def held_for_ever(self: FinalOperator) -> None:
     """Forget to take rows that were given out from those that wait."""
-    tables = self._tables
-    self._connection.execute(
-        f"CREATE OR REPLACE TABLE {tables.name('waiting')} AS FROM {tables.name('held')}"
-    )
+    self._tables.fresh("waiting", f"FROM {self._tables.name('held')}")
 
 
 _PASS, _STEP = FinalOperator.pass_watermark, FinalOperator.step
@@ -144,7 +141,7 @@ def test_a_correction_that_is_lost_is_seen(name: str, monkeypatch: pytest.Monkey
     def uncorrected(self: FinalOperator) -> None:
         _STEP(self)
         table = self._tables.name("changed")
-        self._connection.execute(f"DELETE FROM {table} WHERE _end <= {passed[self]}")
+        self._tables._connection.execute(f"DELETE FROM {table} WHERE _end <= {passed[self]}")
 
     monkeypatch.setattr(FinalOperator, "pass_watermark", remembered)
     monkeypatch.setattr(FinalOperator, "step", uncorrected)
