@@ -227,11 +227,6 @@ def test_a_materialized_view_is_a_projection(statement: str, key: tuple[str, ...
             "carrier is a column of a and of b",
             "",
         ),
-        (
-            f"SELECT carrier, MAX_BY(origin, delay) AS a {FROM} GROUP BY carrier",
-            "ARG_MAX",
-            "QUALIFY ROW_NUMBER()",
-        ),
         (f"SELECT * {FROM}", "does not name columns", "Name the columns"),
         (
             f"SELECT e.position {FROM} e, LATERAL (SELECT label FROM airlines LIMIT 2) a",
