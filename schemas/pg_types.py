@@ -23,6 +23,9 @@ UTC_MICROS = pa.timestamp("us", "UTC")
 DECIMAL_DIGITS = 38
 """The most digits that a decimal of the lake holds; beyond, a numeric is text."""
 
+MOST_DIMENSIONS = 6
+"""No array of PostgreSQL has more, whatever its column was declared with."""
+
 
 Caveat = Literal["", "infinite", "locale"]
 """`infinite`: an interval that nothing keeps from being infinite; `locale`: lc_monetary prints
@@ -55,6 +58,11 @@ class SourceColumn:
     root: int = 0
     domain: bool = False
     number: int = 1
+
+    def __post_init__(self) -> None:
+        # PostgreSQL lets a column be declared with thousands, and whoever may connect can tell us
+        # so of any table. Arrow compares types by recursion, which ends the process there.
+        object.__setattr__(self, "dimensions", min(self.dimensions, MOST_DIMENSIONS))
 
     @property
     def lake_name(self) -> str:

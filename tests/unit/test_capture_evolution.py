@@ -22,7 +22,8 @@ from pipeline.ddl.steps import (
     touches_rows,
 )
 from pipeline.order import NEEDED
-from schemas.pg_types import SourceColumn
+from schemas.pg_types import MOST_DIMENSIONS, SourceColumn
+from schemas.schema_change import parse_schema_change
 from schemas.widening import common_type, followed_type
 from tests.support.sources import ddl_rows
 from tests.support.sources.ddl_rows import SOURCE, TABLE, Column, Folding, Item
@@ -273,6 +274,25 @@ def test_a_message_that_the_triggers_did_not_write_tells_nothing(
     assert not folding.held
     assert sorted(row["a"] for row in folding.rows()) == [5, 6]
     assert "did not write" in caplog.text
+
+
+@pytest.mark.parametrize("dimensions", [7, 2**15 - 1, 10**30])
+def test_an_array_has_no_more_dimensions_than_any_may_have(lake: Lake, dimensions: int) -> None:
+    """A column may be declared with 32767, a message say anything: Arrow would end the process."""
+    item = Item()
+    item.tell("describe")
+    item.write("c", 1)
+    folding = Folding(lake, item)
+    folding.run(item.log)
+    known = len(item.log)
+    column = Column(2, "a", "int4").told() | {"is_array": True, "dimensions": dimensions}
+    item.tell(columns=[item.columns[0].told(), column])
+    told = parse_schema_change(str(item.log[-1]["counts"]))
+    assert told.columns[1].column.dimensions == MOST_DIMENSIONS
+    item.write("c", 2)
+    folding.run(item.log[known:])
+    assert not folding.held
+    assert folding.rows() == [{"id": 1, "a": None}, {"id": 2, "a": None}]
 
 
 def test_a_message_of_a_later_version_holds_its_table_alone(lake: Lake) -> None:
