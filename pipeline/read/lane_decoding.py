@@ -48,6 +48,9 @@ class _Work:
             self.rows = decoded_here(self.records, router)
         except Exception as error:
             self.error = error
+        except BaseException as error:
+            # What Rust panics of is no `Exception`: a lane without rows and error would lose them.
+            self.error = Unavailable(f"its records cannot be decoded: {error!r}")
         finally:
             self.done.set()
 

@@ -12,6 +12,7 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 from contextlib import suppress
 from typing import IO
 
@@ -34,12 +35,13 @@ class LaneProcess:
     def __init__(self, bootstrap: str, router: Router) -> None:
         self._told = bootstrap, router
         self._child: subprocess.Popen[bytes] | None = None
+        self._over = threading.Event()
 
     def decoded(self, start: Offsets, end: Offsets, *, most_bytes: int) -> pa.Table | None:
         """Return the records in `[start, end)`, decoded; None where Spark has to read them.
 
         Raises `TooLarge` for more than `most_bytes`, what decoding raises, and `Unavailable` when
-        the child ends.
+        the child ends or was told to.
         """
         try:
             child = self._running()
@@ -54,7 +56,8 @@ class LaneProcess:
         return pa.ipc.open_stream(said).read_all() if kind == _ROWS else None
 
     def interrupt(self) -> None:
-        """Have the child end at once; of another thread, which waits for its rows."""
+        """Have the child end at once, and none begin; of another thread, which waits for rows."""
+        self._over.set()
         child = self._child
         if child is not None:
             child.kill()
@@ -64,8 +67,13 @@ class LaneProcess:
         self._kill()
 
     def _running(self) -> subprocess.Popen[bytes]:
-        if self._child is None:
+        begins = self._child is None
+        if begins and not self._over.is_set():
             self._child = start_child("pipeline.read.lane_process")
+        # Asked again behind the start: who interrupts meanwhile found no child to end.
+        if self._child is None or self._over.is_set():
+            raise EOFError
+        if begins:
             _tell(self._child.stdin, self._told)
         return self._child
 
@@ -117,7 +125,9 @@ def _answer(reads: DriverReads, router: Router, asked: tuple[Offsets, Offsets, i
 
 def _pickled(error: Exception) -> bytes:
     try:
-        return pickle.dumps(error)
+        said = pickle.dumps(error)
+        pickle.loads(said)  # Errors of others are written down, and not always read again.
+        return said
     except Exception:
         return pickle.dumps(Unavailable(f"a lane cannot be decoded: {error!r}"))
 

@@ -33,20 +33,21 @@ class Pace:
         self._now = now
         self._some = min(most, _FIRST) if beside else most
         self._own = 0
-        self._others = turn.taken
+        self._others = turn.epochs
         self._seen = now() if beside else None
 
     def records(self) -> int:
         """Return how many records its next epoch may have."""
-        others = self._turn.taken - self._own
+        others = self._turn.epochs - self._own
         if others != self._others:
             self._others, self._seen = others, self._now()
         alone = self._seen is None or self._now() - self._seen > _LATELY_S
         return self._most if alone else self._some
 
     def took(self, records: int, seconds: float) -> None:
-        """Take note of how long an epoch of so many records had the turn."""
+        """Take note of how long an epoch of so many records has the turn, which it still has."""
         self._own += 1
+        self._turn.epochs += 1
         if records:
             # By half at most: what an epoch takes by itself does not follow from its records.
             factor = min(2.0, max(0.5, TURN_S / max(seconds, 1e-6)))

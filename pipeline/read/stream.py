@@ -298,16 +298,17 @@ class IngestRun:
 
     def _at_work(self, batch_id: int, end: Offsets) -> None:
         """Make epochs of what was planned, but for lanes that are apart."""
-        here, parts = self.reach.plan(end), 0
+        here = self.reach.plan(end)
+        more = len(here) < len(end)
         while self.reach.further(here):
             self._go_on()
-            # Of others more has come, while parts were made of what one had much of.
-            now = self._newest(here) if parts else here
+            # More has come while parts were made; and of a batch a lane apart has most of the room.
+            now = self._newest(here) if more else here
             ahead = self._ahead
             early = self._decoded_early(ahead, batch_id, now) if ahead else None
             with self._loop.working("the begin of a batch"):
                 self._part(batch_id, now, early)
-            here, parts = self.reach.here(end), parts + 1
+            here, more = self.reach.here(end), True
 
     def _newest(self, end: Offsets) -> Offsets:
         """Return where the topics of a batch end by now; where nobody says so, where it ends."""

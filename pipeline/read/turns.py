@@ -26,8 +26,8 @@ class Turn:
         self._held = False
         self._waiting: deque[threading.Event] = deque()
         self.error: BaseException | None = None
-        self.taken = 0
-        """How often somebody had it."""
+        self.epochs = 0
+        """How many its holders have made: some have it for a look or a decision alone."""
 
     def __enter__(self) -> Turn:
         with self._lock:
@@ -45,7 +45,6 @@ class Turn:
         if error is not None and not isinstance(error, Stopped) and self.error is None:
             self.error = error
         with self._lock:
-            self.taken += 1
             if self._waiting:
                 self._waiting.popleft().set()  # It is theirs from now on.
             else:

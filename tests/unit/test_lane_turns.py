@@ -29,7 +29,6 @@ def test_who_has_the_next_epoch_ready_waits_behind_who_waited_before() -> None:
     for thread in threads:
         thread.join(10)
     assert order == ["quiet", "other", "again"]
-    assert turn.taken == 4
 
 
 def test_what_fails_amid_a_turn_is_its_error_and_an_end_is_none() -> None:
@@ -48,15 +47,18 @@ def test_a_lane_takes_less_at_once_while_others_make_epochs() -> None:
     turn, at = Turn(), [0.0]
     pace = Pace(20_000, turn, now=lambda: at[0])
 
-    def epoch(records: int, seconds: float) -> None:
+    other = Pace(20_000, turn)
+
+    def epoch(records: int, seconds: float, of: Pace = pace) -> None:
         with turn:
-            pass
-        pace.took(records, seconds)
+            of.took(records, seconds)
 
     epoch(20_000, 4 * TURN_S)
     assert pace.records() == 20_000, "nobody else is there"
     with turn:
         pass
+    assert pace.records() == 20_000, "somebody looked, and made no epoch"
+    epoch(1, TURN_S, other)
     assert pace.records() == 10_000, "it took too long for others"
     epoch(10_000, 2 * TURN_S)
     assert pace.records() == 5_000

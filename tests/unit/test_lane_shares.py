@@ -1,0 +1,147 @@
+"""What a lane that is apart leaves to the others: their share of a batch, their rows, their end."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import subprocess
+import threading
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+
+from kernel.errors import Unavailable
+from kernel.loops import Loop
+from kernel.positions import Epoch, Offsets
+from pipeline.commit.manifest_rows import Bound
+from pipeline.executor import Executor, ExecutorChoice
+from pipeline.lanes.lane_book import LaneBook
+from pipeline.read import lane_decoding, lane_process
+from pipeline.read.batch_plan import BatchPlans
+from pipeline.read.lane_decoding import decoded_by_lane
+from pipeline.read.lane_process import LaneProcess
+from pipeline.read.stream import IngestRun
+from tests.unit.test_lane_joining import Decoders, records_of
+
+
+def run_over(ends: Offsets, book: LaneBook, tmp_path: Path) -> tuple[IngestRun, list[Bound]]:
+    """Return a run for all lanes, and the epochs that it makes; topics end by now at `ends`."""
+    topics = SimpleNamespace(
+        bootstrap="nowhere",
+        readable_ends=lambda asked: {topic: ends[topic] for topic in asked},
+    )
+    router = SimpleNamespace(prefix="", owners={topic: topic for topic in ends})
+    spark = SimpleNamespace(sparkContext=SimpleNamespace(setLocalProperty=lambda *_: None))
+    nothing: Any = SimpleNamespace(entries=list)
+    run = IngestRun(
+        cast(Any, spark),
+        cast(Any, topics),
+        cast(Any, router),
+        nothing,
+        nothing,
+        captures={},
+        without=(),
+        checkpoints=tmp_path,
+        max_records=1_000,
+        executor=ExecutorChoice(asked=Executor.DRIVER, driver_bytes=2**20),
+        loop=Loop("ingest"),
+        before_epoch=lambda: None,
+        after_epoch=lambda _: None,
+        after_rest=lambda _: None,
+        parting=book,
+        much=100,
+    )
+    made: list[Bound] = []
+
+    def bound(batch_id: int, end: Offsets) -> Bound:
+        start = {topic: {"0": run.reach.taken[topic]["0"]} for topic in end}
+        return Bound(epoch=Epoch(1), run_id="", batch_id=batch_id, start=start, end=end)
+
+    def made_of(bound: Bound, **_: object) -> tuple[None, Offsets]:
+        made.append(bound)
+        return None, bound.end
+
+    run._plans = cast(BatchPlans, SimpleNamespace(bound=bound))
+    cast(Any, run)._run = made_of
+    run.reach.begin({topic: {"0": 0} for topic in ends})
+    return run, made
+
+
+def test_a_backlog_that_is_read_apart_takes_no_room_from_others(tmp_path: Path) -> None:
+    """Spark shares the room of a batch by what waits, also of a lane that is passed over."""
+    book = LaneBook()
+    book.part("busy", "it has much to read")
+    run, made = run_over({"quiet": {"0": 40}, "busy": {"0": 10**7}}, book, tmp_path)
+    run._at_work(0, {"quiet": {"0": 1}, "busy": {"0": 999}})
+    assert [each.end for each in made] == [{"quiet": {"0": 40}}]
+
+
+class Panic(BaseException):
+    """As code in Rust raises: no `Exception`."""
+
+
+def test_no_record_is_lost_of_a_lane_that_panics(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = lane_decoding.decoded_here
+
+    def panicking(records: pa.Table, router: Decoders) -> pa.Table:
+        if "bad" in records["topic"].to_pylist():
+            raise Panic("index out of bounds")
+        return whole(records, router)
+
+    monkeypatch.setattr(lane_decoding, "decoded_here", panicking)
+    found = decoded_by_lane(records_of("a", "bad"), Decoders(), str)
+    assert found.rows["reason"].to_pylist() == ["a"]
+    assert "index out of bounds" in str(found.refused["bad"])
+
+
+def test_no_child_begins_behind_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who ends a run would wait for a block that nobody is to have."""
+    begun: list[str] = []
+
+    def start(module: str) -> subprocess.Popen[bytes]:
+        begun.append(module)
+        raise OSError
+
+    monkeypatch.setattr(lane_process, "start_child", start)
+    process = LaneProcess("nowhere", Decoders())
+    process.interrupt()
+    with pytest.raises(Unavailable, match="ended amid its work"):
+        process.decoded({}, {}, most_bytes=1)
+    assert not begun
+
+
+def test_a_child_that_is_amid_its_start_ends_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    killed = threading.Event()
+
+    class Child(nullcontext[None]):
+        stdin, stdout = io.BytesIO(), io.BytesIO()
+        kill = staticmethod(killed.set)
+
+    def start(_: str) -> subprocess.Popen[bytes]:
+        process.interrupt()
+        return cast(Any, Child())
+
+    monkeypatch.setattr(lane_process, "start_child", start)
+    process = LaneProcess("nowhere", Decoders())
+    with pytest.raises(Unavailable, match="ended amid its work"):
+        process.decoded({}, {}, most_bytes=1)
+    assert killed.is_set()
+    assert not Child.stdin.getvalue(), "it is asked nothing"
+
+
+class Foreign(Exception):
+    """Is written down, and cannot be made again of its text, as some errors of libraries."""
+
+    def __init__(self, text: str, *, request: object) -> None:
+        super().__init__(text)
+        self.request = request
+
+
+def test_an_error_that_cannot_be_handed_over_is_told() -> None:
+    told = pickle.loads(lane_process._pickled(Foreign("the pool is empty", request=None)))
+    assert isinstance(told, Unavailable)
+    assert "the pool is empty" in str(told)
