@@ -14,14 +14,15 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from kernel.errors import Unavailable
+from kernel.errors import TooLarge, Unavailable
 from kernel.loops import Loop
 from kernel.positions import Epoch, Offsets
 from pipeline.commit.manifest_rows import Bound
 from pipeline.executor import Executor, ExecutorChoice
 from pipeline.lanes.lane_book import LaneBook
-from pipeline.read import lane_decoding, lane_process
+from pipeline.read import epoch_records, lane_decoding, lane_process
 from pipeline.read.batch_plan import BatchPlans
+from pipeline.read.epoch_records import EpochRecords
 from pipeline.read.lane_decoding import decoded_by_lane
 from pipeline.read.lane_process import LaneProcess
 from pipeline.read.stream import IngestRun
@@ -78,6 +79,27 @@ def test_a_backlog_that_is_read_apart_takes_no_room_from_others(tmp_path: Path) 
     run, made = run_over({"quiet": {"0": 40}, "busy": {"0": 10**7}}, book, tmp_path)
     run._at_work(0, {"quiet": {"0": 1}, "busy": {"0": 999}})
     assert [each.end for each in made] == [{"quiet": {"0": 40}}]
+
+
+def test_a_lane_is_not_refused_for_the_size_of_its_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Executors decode it, who were asked for all of the epoch and failed for another lane."""
+    choice = ExecutorChoice(asked=Executor.AUTO, driver_bytes=2**20, record_bytes=1)
+    records = EpochRecords(cast(Any, None), "nowhere", Decoders(), choice)
+
+    def decoded(*_: object) -> pa.Table:
+        raise TooLarge("more than the driver takes in")
+
+    def by_executors(records: Offsets, _: Decoders) -> None:
+        if "bad" in records:
+            raise Unavailable("the registry does not answer")
+
+    monkeypatch.setattr(records, "decoded", decoded)
+    monkeypatch.setattr(records, "_between", lambda _start, end: end)
+    monkeypatch.setattr(epoch_records, "try_decoding", by_executors)
+    start, end = ({topic: {"0": at} for topic in ("bad", "large")} for at in (0, 9))
+    assert records.undecodable(start, end, str).keys() == {"bad"}
 
 
 class Panic(BaseException):
