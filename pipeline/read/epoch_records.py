@@ -162,11 +162,13 @@ class EpochRecords:
         with suppress(TooLarge):
             if not self.small(start, end):
                 return None
-            if self._process is None or records_between(start, end) < WORTH_A_PROCESS:
+            process = self._process
+            few = records_between(start, end) < WORTH_A_PROCESS
+            if process is None or few or not process.has_room():
                 return self.decoded(start, end)
             with self._noting(start, end):
                 most = self._executor.most_bytes
-                rows = self._process.decoded(start, end, most_bytes=most)
+                rows = process.decoded(start, end, most_bytes=most)
             return self.decoded(start, end) if rows is None else self._saw(rows)
         return None
 

@@ -25,8 +25,11 @@ from pipeline.decode.records import Router
 from pipeline.read.driver_reads import DriverReads
 from pipeline.read.kafka_records import decoded_here
 
+MOST_CHILDREN = 4
+"""Each takes some 150 MB; who finds no room decodes in this process."""
 _LENGTH = 8
 """Bytes before each answer: how long it is."""
+_ROOM = threading.BoundedSemaphore(MOST_CHILDREN)
 
 
 class LaneProcess:
@@ -36,6 +39,17 @@ class LaneProcess:
         self._told = bootstrap, router
         self._child: subprocess.Popen[bytes] | None = None
         self._over = threading.Event()
+        self._lock = threading.Lock()
+        self._has_room = False
+
+    def has_room(self) -> bool:
+        """Say whether a child is there or may begin: `MOST_CHILDREN` may, in all of this process.
+
+        Room that was found is kept until the child ends.
+        """
+        with self._lock:
+            self._has_room = self._has_room or _ROOM.acquire(blocking=False)
+            return self._has_room
 
     def decoded(self, start: Offsets, end: Offsets, *, most_bytes: int) -> pa.Table | None:
         """Return the records in `[start, end)`, decoded; None where Spark has to read them.
@@ -78,11 +92,15 @@ class LaneProcess:
         return self._child
 
     def _kill(self) -> None:
-        child, self._child = self._child, None
+        with self._lock:
+            child, self._child = self._child, None
+            had, self._has_room = self._has_room, False
         if child is not None:
             child.kill()
             with suppress(OSError), child:
                 pass
+        if had:
+            _ROOM.release()
 
 
 _ROWS, _ERROR, _SPARK = b"r", b"e", b"s"

@@ -167,3 +167,14 @@ def test_an_error_that_cannot_be_handed_over_is_told() -> None:
     told = pickle.loads(lane_process._pickled(Foreign("the pool is empty", request=None)))
     assert isinstance(told, Unavailable)
     assert "the pool is empty" in str(told)
+
+
+def test_lanes_that_find_no_room_for_a_child_decode_by_themselves() -> None:
+    begun = [LaneProcess("nowhere", cast(Any, None)) for _ in range(lane_process.MOST_CHILDREN + 1)]
+    assert [each.has_room() for each in begun] == [True] * lane_process.MOST_CHILDREN + [False]
+    assert begun[0].has_room(), "room that was found is kept"
+    begun[0].close()
+    begun[0].close()
+    assert begun[-1].has_room()
+    for each in begun:
+        each.close()
