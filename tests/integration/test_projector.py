@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from kernel.positions import Epoch
 from lake.layout import Lake
 from lake.writer import ArrowWriter, Guard
-from projections.run import projector
+from projections.run import engines, projector
 from projections.run.engines import SmallEngine
 from projections.sql.shape import ORDER
 from replay.build import Builder
@@ -104,7 +104,7 @@ def test_p6_what_spark_computes_of_touched_keys_equals_the_rebuild(
     small = SmallLake(spark, lake)
     small.deploy(*names)
     if most_bytes is not None:
-        monkeypatch.setattr(projector, "SmallEngine", partial(SmallEngine, most_bytes=most_bytes))
+        monkeypatch.setattr(engines, "SmallEngine", partial(SmallEngine, most_bytes=most_bytes))
     # A run of few rows, late ones among them, after one of many.
     for arrived, read in ((departures[:33], readings[:8]), (departures[33:], readings[8:])):
         small.epoch(arrived, read)
