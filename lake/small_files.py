@@ -10,7 +10,7 @@ all small files are put together, once for each new file.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -26,6 +26,10 @@ SMALL_BYTES = 256 * 2**10
 MOST_BYTES = 32 * 2**20
 FEW_FILES = 4
 """Rows of so many files are taken by themselves."""
+SINGLE_FILES = 64
+"""So many files of a table are held by themselves, those that were asked for last: a file of one
+row takes some hundred times what its values do, and whoever reads what is new asks for each once.
+"""
 _PIECES = 8
 
 
@@ -37,11 +41,27 @@ class _Held:
     files: dict[str, pa.Table] = field(default_factory=dict)
     paths: frozenset[str] = frozenset()
     together: pa.Table | None = None
+    nbytes: int = 0
+    """What the rows take, counted as they come and go: to ask them all takes milliseconds."""
 
-    @property
-    def nbytes(self) -> int:
-        whole = 0 if self.together is None else self.together.nbytes
-        return int(whole + sum(rows.nbytes for rows in self.files.values()))
+    def keep(self, path: str, rows: pa.Table) -> None:
+        """Hold the rows of a file that was asked for just now."""
+        self.leave([path])
+        self.files[path] = rows
+        self.nbytes += rows.nbytes
+        if len(self.files) > SINGLE_FILES:
+            self.leave([next(iter(self.files))])
+
+    def leave(self, paths: Iterable[str]) -> None:
+        """Let go of the rows of single files."""
+        gone = (self.files.pop(path, None) for path in paths)
+        self.nbytes -= sum(rows.nbytes for rows in gone if rows is not None)
+
+    def put_together(self, paths: frozenset[str], rows: pa.Table | None) -> None:
+        """Hold the rows of all small files."""
+        before = 0 if self.together is None else self.together.nbytes
+        self.nbytes += (0 if rows is None else rows.nbytes) - before
+        self.paths, self.together = paths, rows
 
 
 class SmallFiles:
@@ -90,27 +110,30 @@ class SmallFiles:
         actions = actions_of(table)
         small = pc.less_equal(actions["size_bytes"], SMALL_BYTES)
         paths = frozenset(actions.filter(small)["path"].to_pylist())
-        if held.together is None or not held.paths <= paths:
-            held.paths, held.together = frozenset(), held.shape.empty_table()
-        new = sorted(paths - held.paths)
+        known, rows = held.paths, held.together
+        if rows is None or not known <= paths:
+            known, rows = frozenset[str](), held.shape.empty_table()
+        new = sorted(paths - known)
         if new:
-            parts = [self._rows(table, path, held) for path in new]
-            rows = pa.concat_tables([held.together, *parts])
+            rows = pa.concat_tables([rows, *(self._rows(table, path, held) for path in new)])
             if rows.num_columns and rows.column(0).num_chunks > _PIECES:
                 rows = rows.combine_chunks()
             if rows.nbytes > self._most_bytes:
-                held.paths, held.together = frozenset(), None
+                held.put_together(frozenset(), None)
                 return None
             # The newest are asked for by themselves, too.
-            held.files = {path: held.files[path] for path in new}
-            held.paths, held.together = paths, rows
-        return held.together
+            held.leave(held.files.keys() - {*new})
+        if rows is not held.together:
+            held.put_together(paths, rows)
+        return rows
 
     def _rows(self, table: DeltaTable, path: str, held: _Held) -> pa.Table:
-        if path not in held.files:
+        rows = held.files.get(path)
+        if rows is None:
             read = scanner_of(dataset_at(table, [path]), None, held.shape.names).to_table()
-            held.files[path] = read.cast(held.shape)
-        return held.files[path]
+            rows = read.cast(held.shape)
+        held.keep(path, rows)
+        return rows
 
     def _forget(self) -> None:
         """Let go of tables that were asked for longest ago, and of one that is too large itself."""

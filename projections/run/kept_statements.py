@@ -9,6 +9,7 @@ while its rows are exchanged.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import duckdb
@@ -36,6 +37,7 @@ class KeptStatements:
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection
         self._used: dict[str, _Uses] = {}
+        self._names = count()
 
     def execute(self, text: str) -> int:
         """Run a statement that changes rows; return how many it changed."""
@@ -58,12 +60,18 @@ class KeptStatements:
         """Return what to run for a text: itself when it comes first, or its plan."""
         if len(self._used) >= MOST_KEPT:
             self.forget()
-        uses = self._used.setdefault(text, _Uses(f"kept_{len(self._used)}"))
-        uses.count += 1
-        if uses.count == 1:
+        uses = self._used.get(text)
+        if uses is None:
+            self._used[text] = _Uses(f"kept_{next(self._names)}", 1)
             return text
+        uses.count += 1
         if uses.count & (uses.count - 1) == 0 or uses.count % PLANNED_ANEW == 0:
-            self._connection.execute(f"PREPARE {uses.name} AS {text}")
+            try:
+                self._connection.execute(f"PREPARE {uses.name} AS {text}")
+            except duckdb.Error:
+                # It would be run next time though there is none, and tell that as its error.
+                del self._used[text]
+                raise
         return f"EXECUTE {uses.name}"
 
 

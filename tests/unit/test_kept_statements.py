@@ -100,6 +100,16 @@ def test_an_error_leaves_the_plan(database: Database) -> None:
             assert database.kept.rows(text)["word"].to_pylist() == [f"w{number}"]
 
 
+def test_an_error_of_a_plan_is_told_each_time(database: Database) -> None:
+    """A pattern that stands in the text is read where it is planned, and not where it is run."""
+    database.views.put("arrived", pairs(1))
+    for _ in range(6):
+        with pytest.raises(duckdb.Error, match="missing"):
+            database.kept.rows("SELECT regexp_matches(word, '(') FROM arrived")
+    database.kept.forget()
+    assert ids(database.kept.rows("SELECT id FROM arrived")) == [1]
+
+
 def test_an_emptied_table_gives_its_blocks_back(database: Database) -> None:
     database.make("numbers", {"id": "BIGINT", "word": "VARCHAR"})
     many, sizes = pairs(*range(50_000)), []

@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from lake.ranges import Among, Condition, Range, Spans, actions_within, dataset_within, filter_of
-from lake.small_files import SmallFiles
+from lake.small_files import SINGLE_FILES, SmallFiles
 from lake.table_columns import UTC_MICROS
 
 START = datetime(2013, 1, 1, tzinfo=UTC)
@@ -119,6 +119,47 @@ def test_small_files_that_come_and_go_are_those_that_are_there(tmp_path: Path) -
         assert files is None
         assert found_rows.schema.names == columns
         assert sorted(found_rows["id"].to_pylist()) == [*range(number + 1)]
+
+
+def test_files_that_were_read_as_they_came_are_let_go(tmp_path: Path) -> None:
+    """Who reads what is new alone asks for a file of each epoch once, for days."""
+    path, small = str(tmp_path / "table"), SmallFiles()
+    for number in range(SINGLE_FILES + 2):
+        rows = [{"id": number, "name": f"n{number}", "at": moment(number)}]
+        write_deltalake(path, pa.Table.from_pylist(rows, SHAPE), mode="append")
+    table = DeltaTable(path)
+
+    def read(number: int) -> list[int]:
+        actions = actions_within(table, [Range(column="id", lower=number, upper=number + 1)])
+        found: list[int] = small.split(table, actions, ["id"])[1]["id"].to_pylist()
+        return found
+
+    assert [read(number) for number in range(SINGLE_FILES + 2)] == [
+        [number] for number in range(SINGLE_FILES + 2)
+    ]
+    assert read(2) == [2]
+    for file in actions_within(table, [])["path"].to_pylist():
+        Path(path, file).unlink()
+    held = (2, 4, SINGLE_FILES + 1)
+    assert [read(number) for number in held] == [[number] for number in held]
+    with pytest.raises(FileNotFoundError):
+        read(0)
+
+
+def test_what_is_held_is_counted_as_it_comes_and_goes(tmp_path: Path) -> None:
+    path, small = str(tmp_path / "table"), SmallFiles()
+    for number in range(20):
+        rows = [{"id": number, "name": "n" * number, "at": moment(number)}]
+        write_deltalake(path, pa.Table.from_pylist(rows, SHAPE), mode="append")
+        table = DeltaTable(path)
+        if number % 7 == 6:
+            table.optimize.compact()
+        new = [Range(column="id", lower=number, upper=number + 1)]
+        for conditions in (new, [], new):
+            small.split(table, actions_within(table, conditions), ["id", "name"])
+        (held,) = small._held.values()
+        whole = 0 if held.together is None else held.together.nbytes
+        assert held.nbytes == whole + sum(rows.nbytes for rows in held.files.values()) > 0
 
 
 def test_a_column_that_became_wider_is_read_anew(tmp_path: Path) -> None:
