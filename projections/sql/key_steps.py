@@ -8,13 +8,13 @@ which are found again where they are stored: nothing has to be held between two 
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import assert_never
 
 from sqlglot import exp
 
-from projections.sql.batch import listed, names, whole
+from projections.sql.batch import listed, names, over_rows, whole
 from projections.sql.dialect import Dialect
 from projections.sql.expressions import unwrapped
 from projections.sql.fact_places import apart
@@ -164,8 +164,34 @@ def touched_rows_sql(tree: Newest, dialect: Dialect, *, ordered: bool = False) -
     """
     columns = listed(dialect, (*names(tree), *(ORDER if ordered else ())), "y")
     same = _same(tree.keys, "y", dialect)
-    rows = whole(tree, dialect)
+    rows = _of_touched(tree, {name: name for name in tree.keys}, dialect)
     return f"SELECT {columns} FROM ({rows}) AS y {dialect.semi} JOIN {TOUCHED} AS t ON {same}"
+
+
+def _of_touched(node: Node, keys: Mapping[str, str], dialect: Dialect) -> str:
+    """Write all rows of a node, but of its groups those of touched keys alone.
+
+    A fact may be in groups of other keys too, as in the next of hopping windows, of which not all
+    facts are there: what is computed of such a group may fail, as a quotient, and of all of them
+    would not. `keys` are the key's columns with the node's column that each is.
+    """
+    match node:
+        case Newest():
+            return over_rows(node, dialect)(_of_touched(node.input, keys, dialect))
+        case Map():
+            made = {each.name: unwrapped(each.expression) for each in node.outputs}
+            below = {key: made[name] for key, name in keys.items()}
+            plain = {key: each.name for key, each in below.items() if isinstance(each, exp.Column)}
+            return over_rows(node, dialect)(_of_touched(node.input, plain, dialect))
+        case Grouped() if known := {key: n for key, n in keys.items() if n in node.keys}:
+            same = " AND ".join(
+                f"g.{dialect.name(name)} = t.{dialect.name(key)}" for key, name in known.items()
+            )
+            # Below the groups: a condition on them is tried before rows of theirs are left out.
+            rows = f"SELECT g.* FROM ({whole(node.input, dialect)}) AS g"
+            return over_rows(node, dialect)(f"{rows} {dialect.semi} JOIN {TOUCHED} AS t ON {same}")
+        case _:
+            return whole(node, dialect)
 
 
 def _same(key: Sequence[str], alias: str, dialect: Dialect) -> str:

@@ -59,6 +59,18 @@ CREATE PROJECTION lasts WITH (key = 'person') AS
 SELECT person, COUNT(*) AS n, stay AS last FROM STREAM events.visit GROUP BY person;
 """
 TEXTS = {"stays": STAYS, "hours": HOURS, "lasts": LASTS}
+HOPS = "FROM STREAM events.visit GROUP BY person, HOP(occurred_at, '30 minutes', '1 hour')"
+QUOTIENTS = {
+    "shares": f"""
+CREATE PROJECTION shares WITH (key = 'window_start, person') AS
+SELECT window_start, person, COUNT(DISTINCT stay) AS n, COUNT(*) / SUM(stay) AS share {HOPS};
+""",
+    "chosen": f"""
+CREATE PROJECTION chosen WITH (key = 'window_start, person') AS
+SELECT window_start, person, COUNT(DISTINCT stay) AS n {HOPS} HAVING COUNT(*) / SUM(stay) < 9;
+""",
+}
+"""What cannot be computed of a group that lacks the right facts."""
 Visit = tuple[str, int, int | None]
 """Who, at which minute, how long."""
 
@@ -174,6 +186,21 @@ def test_readers_see_the_columns_of_the_query_alone(tmp_path: Path) -> None:
     stored = table.to_pyarrow_table().schema.names
     assert [*visible(table).names] == ["person", "n", "mean", "longest", "last"]
     assert {name for name in stored if name.startswith("_partial_")}
+
+
+@pytest.mark.parametrize("name", [*QUOTIENTS])
+def test_groups_of_other_keys_are_not_computed_of_a_part_of_their_facts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A fact is in two hopping windows, and a change may touch one of them."""
+    monkeypatch.setitem(TEXTS, name, QUOTIENTS[name])
+    came = [("a", 5, 1), ("a", 35, 0), ("a", 65, 1)], [("a", 6, 1)]
+    kept, whole = Visits(tmp_path / "kept"), Visits(tmp_path / "whole")
+    for visits in came:
+        kept.run(name, kept.seen(visits))
+    whole.run(name, whole.seen([*came[0], *came[1]]))
+    assert kept.rows(name) == whole.rows(name)
+    assert kept.rows(name)
 
 
 @pytest.mark.parametrize("lacks", ["_partial_0", "_time"])
