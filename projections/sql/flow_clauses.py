@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
-from sqlglot.tokens import Token
+from sqlglot.tokens import Token, TokenType
 
 from projections.sql.places import Script, nearest
 from projections.sql.tokens import TokenCursor
@@ -43,16 +44,17 @@ class Written:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clauses:
     """What a flow says. `filled` are the columns whose nulls say nothing; `tracked`, of SCD type
-    2 (`versions`), those by whose change a version begins.
+    2 (`versions`), those by whose change a version begins. `columns` have their places.
     """
 
     source: Written
+    alias: Written | None
     keys: tuple[str, ...]
     where: Written | None
     deletes: Written | None
     truncates: Written | None
     sequence: tuple[Written, ...]
-    columns: tuple[str, ...]
+    columns: Mapping[str, int]
     filled: tuple[str, ...]
     versions: bool
     tracked: tuple[str, ...]
@@ -68,14 +70,14 @@ def read_clauses(script: Script, tokens: Sequence[Token], at: int) -> Clauses:
     """Read what stands behind `INTO table`. Raises `InvalidRequest`."""
     parts = _parted(script, tokens)
     reader = _Reader(script, parts, at)
-    columns, keys = reader.columns(), reader.names("KEYS")
-    _refuse_unknown(script, keys, columns, reader.place("KEYS"), "a key of the table")
+    columns = reader.columns()
+    keys = reader.keys(columns)
     rest = tuple(name for name in columns if name not in keys)
     versions = reader.scd_type() == 2
-    track = tuple(n for n in reader.names("TRACK HISTORY ON", columns=columns) if n not in keys)
+    track = reader.some("TRACK HISTORY ON", [*columns])
     sequence = reader.sequence()
-    _refuse_ours(script, columns, reader.place("COLUMNS"), versions=versions)
-    if track and not versions:
+    _refuse_ours(script, columns, versions=versions)
+    if track is not None and not versions:
         raise reader.refusal("TRACK HISTORY ON", "SCD type 1 has no history to track")
     if len(sequence) > 1 and (versions or "APPLY AS TRUNCATE WHEN" in parts):
         raise reader.refusal(
@@ -85,8 +87,10 @@ def read_clauses(script: Script, tokens: Sequence[Token], at: int) -> Clauses:
         )
     if versions and "APPLY AS TRUNCATE WHEN" in parts:
         raise reader.refusal("APPLY AS TRUNCATE WHEN", "SCD type 2 keeps versions for ever")
+    source, alias = reader.source()
     return Clauses(
-        source=reader.source(),
+        source=source,
+        alias=alias,
         keys=keys,
         where=reader.written("WHERE"),
         deletes=reader.written("APPLY AS DELETE WHEN"),
@@ -95,7 +99,8 @@ def read_clauses(script: Script, tokens: Sequence[Token], at: int) -> Clauses:
         columns=columns,
         filled=reader.filled(rest),
         versions=versions,
-        tracked=track or rest,
+        # Where only keys are tracked, no change of a column begins a version.
+        tracked=rest if track is None else tuple(n for n in track if n not in keys),
         options=reader.options(),
     )
 
@@ -103,66 +108,86 @@ def read_clauses(script: Script, tokens: Sequence[Token], at: int) -> Clauses:
 _NEEDS_ONE = {True: START_AT, False: "the last TRUNCATE"}
 
 
-def _refuse_unknown(
-    script: Script, names: Collection[str], known: Sequence[str], at: int, what: str
-) -> None:
-    for name in names:
-        if name not in known:
-            raise script.refusal(
-                f"{name} is {what}, and not among COLUMNS{nearest(name, known)}",
-                at=at,
-                fix="Name it in COLUMNS too.",
-            )
-
-
-def _refuse_ours(script: Script, columns: Sequence[str], at: int, *, versions: bool) -> None:
+def _refuse_ours(script: Script, columns: Mapping[str, int], *, versions: bool) -> None:
     """Refuse names that the columns have which a flow adds."""
-    for name in columns:
+    for name, at in columns.items():
         if name.lower().startswith("flow_") or (versions and name.lower() in (START_AT, END_AT)):
             raise script.refusal(
                 f"{name} is a name that a flow gives to a column of its own",
                 at=at,
-                fix="Read a projection that calls it otherwise: SELECT x AS other.",
+                fix="Read a view that calls it otherwise: CREATE VIEW v AS SELECT x AS other, ….",
             )
 
 
 def _parted(script: Script, tokens: Sequence[Token]) -> dict[str, tuple[int, list[Token]]]:
-    """Cut a statement where its clauses begin, outside of brackets."""
+    """Cut a statement where its clauses begin, outside of brackets, which are all closed."""
     parts: dict[str, tuple[int, list[Token]]] = {}
     current: list[Token] | None = None
-    place, depth = 0, 0
+    place = 0
+    opened: list[int] = []
     while place < len(tokens):
-        clause, length = _clause_at(tokens, place) if depth == 0 else ("", 0)
+        clause, length = ("", 0) if opened else _clause_at(tokens, place)
         if clause:
             at = int(tokens[place].start)
             if clause in parts:
-                raise script.refusal(f"{clause} stands there twice", at=at, fix="Leave one out.")
+                raise script.refusal(
+                    f"{clause} stands there twice",
+                    at=at,
+                    fix="Leave one out. A column of that name stands in backquotes.",
+                )
             current = []
             parts[clause] = (at, current)
             place += length
             continue
         token = tokens[place]
-        depth += (token.text == "(") - (token.text == ")")
+        if token.token_type is TokenType.L_PAREN:
+            opened.append(int(token.start))
+        elif token.token_type is TokenType.R_PAREN:
+            if not opened:
+                raise script.refusal(
+                    "a bracket is closed that was not opened", at=int(token.start), fix=FLOW_FORM
+                )
+            opened.pop()
         if current is None:
             raise script.refusal(
                 f"expected FROM, found {token.text!r}", at=int(token.start), fix=FLOW_FORM
             )
         current.append(token)
         place += 1
+    if opened:
+        raise script.refusal("a bracket is not closed", at=opened[-1], fix=FLOW_FORM)
     return parts
+
+
+_NO_CLAUSE = (TokenType.STRING, TokenType.IDENTIFIER)
+_BEFORE_NONE = (TokenType.DISTINCT, TokenType.DOT)
+"""Behind these a word begins no clause: in `a IS DISTINCT FROM b`, and in `x.keys`."""
 
 
 def _clause_at(tokens: Sequence[Token], place: int) -> tuple[str, int]:
     """Return the clause whose words stand at a place, and how many tokens these are."""
+    if place and tokens[place - 1].token_type in _BEFORE_NONE:
+        return "", 0
     for clause in _CLAUSES:
         words: list[str] = []
         for length, token in enumerate(tokens[place : place + 4], start=1):
-            words += token.text.upper().split()
+            words += [] if token.token_type in _NO_CLAUSE else token.text.upper().split()
             if " ".join(words) == clause:
                 return clause, length
-            if not clause.startswith(" ".join(words)):
+            if token.token_type in _NO_CLAUSE or not clause.startswith(" ".join(words)):
                 break
     return "", 0
+
+
+def _is_bracket(tokens: Sequence[Token]) -> bool:
+    """Say whether a bracket is opened by the first token and closed by the last one."""
+    depth = 0
+    for place, token in enumerate(tokens, start=1):
+        depth += token.token_type is TokenType.L_PAREN
+        depth -= token.token_type is TokenType.R_PAREN
+        if depth == 0:
+            return place > 1 and place == len(tokens)
+    return False
 
 
 class _Reader:
@@ -199,59 +224,86 @@ class _Reader:
             raise self.refusal(clause, f"a flow has no {clause}", fix=FLOW_FORM)
         return self._parts[clause][1]
 
-    def source(self) -> Written:
-        """Return the name of what is read, without the word STREAM and brackets."""
+    def source(self) -> tuple[Written, Written | None]:
+        """Return the name of what is read, without the word STREAM and brackets, and its alias."""
         tokens = self._needed("FROM")
         if tokens[0].text.upper() == "STREAM" and len(tokens) > 1:
             tokens = tokens[1:]
-            if tokens[0].text == "(" and tokens[-1].text == ")":
-                tokens = tokens[1:-1]
-        names = [token.text for token in tokens]
-        if any(sign in "()," for sign in names) or not names:
-            raise self.refusal(
-                "FROM",
-                "a flow reads one stream",
-                fix="Name it: FROM STREAM source. What is to be computed before belongs to a view "
-                "or a projection of its own.",
-            )
-        return self._whole(tokens)
+            if tokens[0].token_type is TokenType.L_PAREN:
+                end = [token.token_type for token in tokens].index(TokenType.R_PAREN)
+                tokens = [*tokens[1:end], *tokens[end + 1 :]]
+        cursor = TokenCursor(self._script, tokens, form=FLOW_FORM) if tokens else None
+        if cursor is not None and cursor.rest[0].token_type is not TokenType.L_PAREN:
+            cursor.dotted("the name of a stream")
+            named = tokens[: len(tokens) - len(cursor.rest)]
+            if not cursor.rest:
+                return self._whole(named), None
+            cursor.take("AS")
+            alias = list(cursor.rest)
+            if len(alias) == 1:
+                cursor.name("an alias")
+                return self._whole(named), self._whole(alias)
+        raise self.refusal(
+            "FROM",
+            "a flow reads one stream",
+            fix="Name it: FROM STREAM source. What is to be computed before belongs to a view: "
+            "CREATE VIEW v AS SELECT …; CREATE FLOW … FROM STREAM v.",
+        )
 
-    def names(self, clause: str, *, columns: Sequence[str] | None = None) -> tuple[str, ...]:
-        """Return the names that stand in brackets behind a clause, each once.
+    def _names(self, cursor: TokenCursor) -> dict[str, int]:
+        """Pass names with commas between them, which may stand in brackets; return their places.
 
-        Of `columns` also all `* EXCEPT (…)` some.
+        Names are the same in any case, as columns are.
         """
-        if clause not in self._parts:
-            if columns is not None:
-                return ()
-            raise self.refusal(clause, f"a flow has no {clause}", fix=FLOW_FORM)
-        cursor = TokenCursor(self._script, self._needed(clause), form=FLOW_FORM)
-        without = columns is not None and cursor.take("*")
-        if without:
-            cursor.expect("EXCEPT")
         bracket = cursor.take("(")
-        found: list[str] = []
+        found: dict[str, int] = {}
         while True:
             at, name = cursor.at, cursor.name("a column")
-            if name in found:
+            if name.lower() in map(str.lower, found):
                 raise self._script.refusal(
                     f"{name} stands there twice", at=at, fix="Once is enough."
                 )
-            if columns is not None:
-                _refuse_unknown(self._script, [name], columns, at, f"in {clause}")
-            found.append(name)
+            found[name] = at
             if not cursor.take(","):
                 break
         if bracket:
             cursor.expect(")")
         if cursor.rest:
             raise cursor.refusal(f"expected another clause, found {cursor.found()}")
-        if without and columns is not None:
-            return tuple(name for name in columns if name not in found)
-        return tuple(found)
+        return found
 
-    def columns(self) -> tuple[str, ...]:
-        """Return the columns of the table, which have to be named."""
+    def _known(
+        self, found: Mapping[str, int], columns: Collection[str], what: str
+    ) -> tuple[str, ...]:
+        """Return names as they stand in COLUMNS."""
+        spelled = {name.lower(): name for name in columns}
+        for name, at in found.items():
+            if name.lower() not in spelled:
+                raise self._script.refusal(
+                    f"{name} is {what}, and not among COLUMNS{nearest(name, columns)}",
+                    at=at,
+                    fix="Name it in COLUMNS too.",
+                )
+        return tuple(spelled[name.lower()] for name in found)
+
+    def keys(self, columns: Collection[str]) -> tuple[str, ...]:
+        """Return the keys of the table."""
+        cursor = TokenCursor(self._script, self._needed("KEYS"), form=FLOW_FORM)
+        return self._known(self._names(cursor), columns, "a key of the table")
+
+    def some(self, clause: str, columns: Sequence[str]) -> tuple[str, ...] | None:
+        """Return some of the columns, or all `* EXCEPT (…)` some; None without the clause."""
+        if clause not in self._parts:
+            return None
+        cursor = TokenCursor(self._script, self._needed(clause), form=FLOW_FORM)
+        without = cursor.take("*")
+        if without:
+            cursor.expect("EXCEPT")
+        found = self._known(self._names(cursor), columns, f"in {clause}")
+        return tuple(name for name in columns if name not in found) if without else found
+
+    def columns(self) -> dict[str, int]:
+        """Return the columns of the table, which have to be named, and their places."""
         tokens = self._parts.get("COLUMNS", (0, []))[1]
         if not tokens or tokens[0].text == "*":
             raise self.refusal(
@@ -259,7 +311,7 @@ class _Reader:
                 "the columns of the table are not named: a new field would change it",
                 fix="Name them, the keys among them: COLUMNS (id, name, …).",
             )
-        return self.names("COLUMNS")
+        return self._names(TokenCursor(self._script, tokens, form=FLOW_FORM))
 
     def scd_type(self) -> int:
         """Return 1 or 2."""
@@ -275,16 +327,20 @@ class _Reader:
     def sequence(self) -> tuple[Written, ...]:
         """Return what orders the changes of a key: an expression, or those in `STRUCT (…)`."""
         tokens = self._needed("SEQUENCE BY")
-        if tokens[0].text.upper() != "STRUCT" or len(tokens) < 4:
+        if tokens[0].text.upper() != "STRUCT" or not _is_bracket(tokens[1:]):
             return (self._whole(tokens),)
         parts: list[list[Token]] = [[]]
         depth = 0
         for token in tokens[2:-1]:
-            depth += (token.text in "(<") - (token.text in ")>")
-            if token.text == "," and depth == 0:
+            depth += token.token_type is TokenType.L_PAREN
+            depth -= token.token_type is TokenType.R_PAREN
+            if token.token_type is TokenType.COMMA and depth == 0:
                 parts.append([])
             else:
                 parts[-1].append(token)
+        # The names of its fields say nothing of their order.
+        named = [len(p) > 2 and p[-2].token_type is TokenType.ALIAS for p in parts]
+        parts = [p[:-2] if name else p for p, name in zip(parts, named, strict=True)]
         if not all(parts):
             raise self.refusal("SEQUENCE BY", "STRUCT has an empty part", fix=FLOW_FORM)
         return tuple(map(self._whole, parts))
@@ -298,16 +354,17 @@ class _Reader:
             return tuple(rest)
         if tokens[0].text.upper() == "ON":
             self._parts["IGNORE NULL UPDATES"] = at, tokens[1:]
-        return self.names("IGNORE NULL UPDATES", columns=rest)
+        return self.some("IGNORE NULL UPDATES", rest) or ()
 
     def options(self) -> Written | None:
         """Return the options of the projection, without their brackets."""
         if "WITH" not in self._parts:
             return None
         tokens = self._needed("WITH")
-        if tokens[0].text != "(" or tokens[-1].text != ")" or len(tokens) < 3:
+        if not _is_bracket(tokens) or len(tokens) < 3:
             raise self.refusal("WITH", "options stand in brackets", fix=FLOW_FORM)
-        named = next((t for t in tokens if t.text.lower() == "key"), None)
+        pairs = pairwise(tokens)
+        named = next((t for t, n in pairs if t.text.lower() == "key" and n.text == "="), None)
         if named is not None:
             raise self._script.refusal(
                 "a flow has KEYS, and no option key", at=int(named.start), fix="Leave it out."

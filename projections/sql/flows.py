@@ -13,7 +13,7 @@ source.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sqlglot.tokens import Token
@@ -31,6 +31,10 @@ from projections.sql.tokens import TokenCursor
 from schemas.identifiers import spark_name
 
 _GONE, _LIFE, _NEW, _NUMBER = "flow_gone", "flow_life", "flow_new", "flow_number"
+STEPS = frozenset(
+    ("said", "left_over", "lives", "filled", "one", "marked", "counted", "version"),
+)
+"""The names of the queries of WITH."""
 _SO_FAR = "ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW"
 
 
@@ -55,12 +59,24 @@ class _Text:
                 self.pieces.append(Piece(part, self.at, False))
 
 
-def read_flow(
-    script: Script, tokens: Sequence[Token], read: Mapping[str, str]
-) -> tuple[str, int, list[Piece]]:
-    """Return a flow's target, its place, and the text of the projection that keeps it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flow:
+    """A flow's target, its place, and the projection that keeps it: `head` and `query`.
 
-    `read` says by which name the tables that the script declares are read.
+    `source` is the name of what it reads, as it is looked up.
+    """
+
+    target: str
+    at: int
+    source: str
+    head: Sequence[Piece]
+    query: Sequence[Piece]
+
+
+def read_flow(script: Script, tokens: Sequence[Token], read: Mapping[str, str]) -> Flow:
+    """Return the projection that keeps a flow's target.
+
+    `read` says what stands in FROM for the tables and views that the script declares.
     Raises `InvalidRequest` for clauses that are missing, contradict each other or are not known.
     """
     cursor = TokenCursor(script, tokens, form=FLOW_FORM)
@@ -80,25 +96,40 @@ def read_flow(
     at = cursor.at
     target = cursor.name("the name of a table").lower()
     clauses = read_clauses(script, list(cursor.rest), at)
-    named = read.get(clauses.source.text.lower())
-    source = clauses.source if named is None else named.removeprefix("STREAM ")
-    return target, at, _projection(target, clauses, source, at)
+    name = clauses.source.text.strip("`").lower()
+    source = _source(clauses, read.get(name))
+    head, query = _Text(at), _Text(at)
+    _head(head, target, clauses)
+    _projection(query, clauses, source)
+    return Flow(target=target, at=at, source=name, head=head.pieces, query=query.pieces)
 
 
-def _projection(target: str, flow: Clauses, source: str | Written, at: int) -> list[Piece]:
-    keys = _listed(flow.keys)
-    text = _Text(at)
+def _source(flow: Clauses, named: str | None) -> Sequence[str | Written]:
+    text: list[str | Written] = ["STREAM ", flow.source] if named is None else [named]
+    return text if flow.alias is None else [*text, " ", flow.alias]
+
+
+def _head(text: _Text, target: str, flow: Clauses) -> None:
     identity = [*flow.keys, START_AT] if flow.versions else list(flow.keys)
     quoted = ", ".join(identity).replace("'", "''")
-    text.add(f"CREATE PROJECTION {target} WITH (key = '{quoted}'")
+    # Any other name stands in quotes, so that it is refused as one.
+    name = target if target.isidentifier() else spark_name(target)
+    text.add(f"CREATE PROJECTION {name} WITH (key = '{quoted}'")
     if flow.options is not None:
         text.add(", ", flow.options)
-    text.add(") AS\nWITH said AS (\n  SELECT ", _listed(flow.columns))
+    text.add(") AS\n")
+
+
+def _projection(text: _Text, flow: Clauses, source: Sequence[str | Written]) -> None:
+    keys = _listed(flow.keys)
+    text.add("WITH said AS (\n  SELECT ")
+    for place, (name, at) in enumerate(flow.columns.items()):
+        text.pieces.append(Piece(f"{', ' if place else ''}{spark_name(name)}", at, False))
     for place, part in enumerate(flow.sequence):
         text.add(", ", part, f" AS {_sequence(flow)[place]}")
     text.add(", ")
     _condition(text, flow.deletes)
-    text.add(f" AS {_GONE}\n  FROM STREAM ", source, "\n  WHERE ")
+    text.add(f" AS {_GONE}\n  FROM ", *source, "\n  WHERE ")
     text.add(" AND ".join(f"{spark_name(key)} IS NOT NULL" for key in flow.keys))
     for part in flow.sequence:
         text.add(" AND (", part, ") IS NOT NULL")
@@ -118,17 +149,18 @@ def _projection(target: str, flow: Clauses, source: str | Written, at: int) -> l
             f"\nSELECT {_listed(flow.columns)} FROM (\n  ", _last(flow, last, keys, of_key=True)
         )
         text.add(f"\n)\nWHERE NOT {_GONE}")
-        return text.pieces
+        return
     text.add(",\none AS (\n  ", _last(flow, last, keys, of_key=False), "\n)")
     _versions(text, flow, keys)
-    return text.pieces
 
 
-def _behind_truncates(text: _Text, flow: Clauses, source: str | Written, last: str) -> str:
+def _behind_truncates(
+    text: _Text, flow: Clauses, source: Sequence[str | Written], last: str
+) -> str:
     """Leave out what was said up to the last TRUNCATE."""
     sequence = _sequence(flow)[0]
     text.add(",\nleft_over AS (\n  SELECT s.* FROM ", last, " s CROSS JOIN (\n    SELECT MAX(")
-    text.add(flow.sequence[0], ") AS cleared FROM STREAM ", source, " WHERE ")
+    text.add(flow.sequence[0], ") AS cleared FROM ", *source, " WHERE ")
     assert flow.truncates is not None, "asked for"
     _condition(text, flow.truncates)
     if flow.where is not None:
@@ -210,5 +242,5 @@ def _sequence(flow: Clauses) -> list[str]:
     return [f"flow_sequence_{place}" for place in range(len(flow.sequence))]
 
 
-def _listed(names: Sequence[str]) -> str:
+def _listed(names: Iterable[str]) -> str:
     return ", ".join(map(spark_name, names))

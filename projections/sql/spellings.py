@@ -20,7 +20,7 @@ from sqlglot import exp
 from sqlglot.tokens import Token
 
 from projections.sql.arguments import read_query
-from projections.sql.flows import is_flow, read_flow
+from projections.sql.flows import STEPS, is_flow, read_flow
 from projections.sql.match_clause import without_matches
 from projections.sql.options import OptionValue
 from projections.sql.places import Piece, Script
@@ -141,11 +141,26 @@ class Spellings:
         return _spliced(self.script, [Piece(head, at, False), *self._with_views(query, pieces)])
 
     def _flow(self, tokens: list[Token]) -> Script:
-        read = {name: each.read for name, each in self._tables.items() if each.read is not None}
-        target, at, pieces = read_flow(self.script, tokens, read)
-        self._once(target, at)
-        self._tables[target] = Table(written=target, at=at, options={}, read=target)
-        return _spliced(self.script, pieces)
+        tables = {name: each.read for name, each in self._tables.items() if each.read is not None}
+        logs = {name: f"STREAM {read.removeprefix('STREAM ')}" for name, read in tables.items()}
+        views = {name: each.written for name, each in self._views.items()}
+        flow = read_flow(self.script, tokens, logs | views)
+        self._once(flow.target, flow.at)
+        self._tables[flow.target] = Table(
+            written=flow.target, at=flow.at, options={}, read=flow.target
+        )
+        view = self._views.get(flow.source)
+        if view is None:
+            return _spliced(self.script, [*flow.head, *flow.query])
+        needed = [*view.reads, flow.source]
+        read = frozenset(needed).union(*(self._views[name].names for name in needed))
+        for name in sorted(read & STEPS):
+            raise self.script.refusal(
+                f"{name}, which a view is called or reads, is a name of a flow's own",
+                at=flow.at,
+                fix="Give it another name.",
+            )
+        return _spliced(self.script, [*flow.head, *self._behind(needed, flow.query, within=True)])
 
     def _check_columns(self, target: Table, query: exp.Expr, written: str, at: int) -> None:
         select = query.find(exp.Select)
@@ -179,8 +194,13 @@ class Spellings:
     def _with_views(self, query: exp.Expr, pieces: Sequence[Piece]) -> list[Piece]:
         """Put the views that a query reads before it, as queries of WITH."""
         needed = self._views_read(query)
-        if not needed:
-            return list(pieces)
+        within = query.args.get("with_") is not None
+        return self._behind(needed, pieces, within=within) if needed else list(pieces)
+
+    def _behind(
+        self, needed: Sequence[str], pieces: Sequence[Piece], *, within: bool
+    ) -> list[Piece]:
+        """Put views before a query, `within` its WITH where it has one."""
         found = [Piece("WITH ", pieces[0].at, False)]
         for name in needed:
             view = self._views[name]
@@ -188,10 +208,11 @@ class Spellings:
             found += [Piece(f"{view.written} AS (", at, False), *view.pieces]
             found.append(Piece("), ", at, False))
         first = pieces[0]
-        if query.args.get("with_") is not None:
+        if within:
             # The query has names of its own: they follow.
             cut = len("WITH")
-            return [*found, Piece(first.text[cut:], first.at + cut, True), *pieces[1:]]
+            at = first.at + cut if first.same else first.at
+            return [*found, Piece(first.text[cut:], at, first.same), *pieces[1:]]
         found[-1] = Piece(") ", first.at, False)
         return [*found, *pieces]
 

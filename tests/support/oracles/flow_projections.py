@@ -124,4 +124,16 @@ FLOWS: dict[str, Case] = {
         f"{_TAIL}STORED AS SCD TYPE 2 TRACK HISTORY ON * EXCEPT (flight, carrier);",
         _versions(_Walk(partial=("carrier",), tracked=("origin",))),
     ),
+    "flow, versions of lives": Case(
+        f"CREATE FLOW one AS AUTO CDC INTO flown {_HEAD}{_DELETE}{_TAIL}STORED AS SCD TYPE 2 "
+        "TRACK HISTORY ON * EXCEPT (carrier, origin);",
+        _versions(_Walk(tracked=())),
+    ),
+    "flow, of a view": Case(
+        "CREATE VIEW seen AS SELECT flight, carrier, origin, delay, distance > 0 AS kept "
+        "FROM STREAM events.flight.departed; "
+        "CREATE FLOW one AS AUTO CDC INTO flown FROM STREAM seen KEYS (flight) "
+        f"APPLY AS DELETE WHEN kept IS DISTINCT FROM TRUE {_TAIL};",
+        _latest(_Walk()),
+    ),
 }
