@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from projections.sql.catalog import Column
+from projections.sql.decimals import INTEGERS
 from projections.sql.places import offset_of
 from projections.sql.resolving import Names
 from projections.sql.tree import Call, Function
@@ -23,6 +24,7 @@ _PLAIN: dict[type[exp.Expr], Function] = {
     exp.BitwiseOrAgg: Function.BIT_OR,
     exp.BitwiseXorAgg: Function.BIT_XOR,
 }
+_OF_BITS = (Function.BIT_AND, Function.BIT_OR, Function.BIT_XOR)
 _EXTREMES: dict[type[exp.Expr], Function] = {
     exp.ArgMax: Function.MAX_BY,
     exp.ArgMin: Function.MIN_BY,
@@ -99,7 +101,7 @@ def aggregate_of(names: Names, found: exp.Expr) -> Called:
     _check_added(names, found, value, function, kind, distinct)
     if only is not None:
         value = exp.Case(ifs=[exp.If(this=only.copy(), true=value.copy())])
-    same = function in (Function.MODE, Function.BIT_AND, Function.BIT_OR, Function.BIT_XOR)
+    same = function in (Function.MODE, *_OF_BITS)
     return Called(
         function=function,
         argument=value,
@@ -122,9 +124,15 @@ def _check_added(
             fix=f"Say what is added: {_word_of(found)}(CAST(… AS DOUBLE)), or AS BIGINT, or AS "
             "DECIMAL(18, 2).",
         )
+    if function in _OF_BITS and kind and kind not in INTEGERS:
+        raise names.script.refusal(
+            f"{function.name} is of whole numbers, and this is {kind}",
+            at=offset_of(found, names.at),
+            fix="Convert what is combined: CAST(x AS BIGINT).",
+        )
     if distinct and function in (Function.MODE, Function.BIT_XOR):
         raise names.script.refusal(
-            f"{_word_of(found)} of distinct values is not compiled",
+            f"{function.name} of distinct values is not compiled",
             at=offset_of(found, names.at),
             fix="Read each value once: FROM (SELECT DISTINCT key, x FROM t) q GROUP BY key.",
         )

@@ -182,6 +182,11 @@ REFUSED = [
     ("SELECT flight, mode(delay) OVER (ORDER BY delay) AS r {FROM}", "mode", "MODE before OVER"),
     ("SELECT flight, rank() OVER () AS r {FROM}", "", "RANK needs ORDER BY in OVER"),
     (
+        "SELECT flight, bit_and(distance) AS x {FROM} GROUP BY flight",
+        "",
+        "BIT_AND is of whole numbers, and this is DOUBLE",
+    ),
+    (
         "SELECT flight, last_value(delay) OVER (ORDER BY occurred_at) AS r {FROM}",
         "last_value",
         "LAST_VALUE needs a frame of ROWS",
