@@ -155,9 +155,8 @@ def events(
     if dry_run:
         emit(_document(whole, moved), as_json=as_json, text=_planned(whole, moved, to))
         return
-    parts = (lake, selected, log, moved)
-    target = _target(found, place, parts, partitions, effects=effects, token=token)
-    with closing(target):
+    read = selected, log, moved
+    with closing(_target(found, place, lake, *read, partitions, effects, token)) as target:
         passage = Passage(
             events=selected, whole=whole, target=target, shift=moved, pace=pace, report=_show
         )
@@ -168,13 +167,14 @@ def events(
 def _target(
     found: settings.Settings,
     place: Elsewhere,
-    parts: tuple[Lake, SelectedEvents, LakeEvents, Shift],
+    lake: Lake,
+    selected: SelectedEvents,
+    log: LakeEvents,
+    moved: Shift,
     partitions: int | None,
-    *,
     effects: bool,
     token: str | None,
 ) -> TopicTarget | StoreTarget | LakeTarget:
-    lake, selected, log, moved = parts
     match place.kind:
         case "topic":
             return _topic(found, place.name, selected, log, moved, effects, partitions)
@@ -196,13 +196,7 @@ def _topic(
     from apps.elsewhere.topic import TopicTarget, refuse_name
 
     refuse_name(name, found, log.sources)
-    told = {
-        **selected.selection.told,
-        # A store that got a new id goes on as the same one.
-        "store": log.store_ids[0],
-        "shift_s": shift.by.total_seconds(),
-        "effects": effects,
-    }
+    told = {**_told(selected, log, shift), "effects": effects}
     return TopicTarget(found, name, told, partitions=partitions)
 
 
@@ -239,12 +233,17 @@ def _lake(
 
     into = Lake.named(place)
     refuse_place(origin, into)
-    told = {
+    return LakeTarget(into, _told(selected, log, shift), log.contents.schemas)
+
+
+def _told(selected: SelectedEvents, log: LakeEvents, shift: Shift) -> dict[str, object]:
+    """Return what makes a replay the same one."""
+    return {
         **selected.selection.told,
+        # A store that got a new id goes on as the same one.
         "store": log.store_ids[0],
         "shift_s": shift.by.total_seconds(),
     }
-    return LakeTarget(into, told, log.contents.schemas)
 
 
 def _show(progress: PassageProgress) -> None:

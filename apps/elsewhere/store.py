@@ -25,9 +25,10 @@ from apps.service_client import ServiceClient
 from eventstore.metadata import SILENT
 from eventstore.names import subject_of
 from kernel.errors import Conflict, ContractViolation, Incompatible, NotFound, PenstockError
+from replay.elsewhere.event_schemas import EventSchemas
 from replay.elsewhere.passage import AT_ONCE, Batching, Moved
 from replay.elsewhere.selection import Identity, SelectedEvents
-from schemas.json_codec import JsonCodec, json_default
+from schemas.json_codec import json_default
 from schemas.records import RecordedEvent
 from schemas.wire import HEADER_BYTES
 
@@ -51,7 +52,7 @@ class StoreTarget:
     ) -> None:
         self._service = service
         self._events = events
-        self._schemas = schemas
+        self._schemas = EventSchemas(schemas)
         self._texts = {orjson.dumps(json.loads(text)) for text in schemas.values()}
         self._terms: Mapping[str, object] = {
             "shifted_us": shift // timedelta(microseconds=1),
@@ -59,7 +60,6 @@ class StoreTarget:
             "selection": _digest(events.selection.told),
         }
         self._effects = effects
-        self._codecs: dict[int, JsonCodec] = {}
         self._settled: set[tuple[str, int]] = set()
 
     @property
@@ -132,7 +132,7 @@ class StoreTarget:
         subject = subject_of(event.category, event.type)
         if (subject, event.schema_id) in self._settled:
             return
-        text = self._text(event)
+        text = self._schemas.text(event)
         wanted = orjson.dumps(json.loads(text))
         known: list[bytes] = []
         with contextlib.suppress(NotFound):
@@ -141,16 +141,6 @@ class StoreTarget:
         if wanted not in known and (not known or known[-1] in self._texts):
             self._service.post("/v1/schemas", {"subject": subject, "schema": text})
         self._settled.add((subject, event.schema_id))
-
-    def _text(self, event: RecordedEvent) -> str:
-        text = self._schemas.get(event.schema_id)
-        if text is None:
-            raise NotFound(
-                f"the lake lacks the schema with id {event.schema_id}, which position "
-                f"{event.position} needs",
-                remedy="Add its id and text to log/_schemas, as the registry has them.",
-            )
-        return text
 
     def _line(self, moved: Moved) -> bytes:
         event, origin = moved.event, moved.origin
@@ -182,7 +172,7 @@ class StoreTarget:
 
         JSON has no NaN, and its texts do not say which branch of a union they are.
         """
-        codec, body = self._codec(origin), origin.data[HEADER_BYTES:]
+        codec, body = self._schemas.codec(origin), origin.data[HEADER_BYTES:]
         try:
             text = orjson.dumps(codec.decode(body), default=json_default, option=orjson.OPT_UTC_Z)
             same = codec.encode(orjson.loads(text)) == body
@@ -199,12 +189,6 @@ class StoreTarget:
                 remedy=_KEEPS_BYTES,
             )
         return text
-
-    def _codec(self, event: RecordedEvent) -> JsonCodec:
-        codec = self._codecs.get(event.schema_id)
-        if codec is None:
-            codec = self._codecs[event.schema_id] = JsonCodec(self._text(event))
-        return codec
 
 
 def _digest(told: Mapping[str, object]) -> str:

@@ -15,7 +15,7 @@ import orjson
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
-from kernel.errors import Conflict, NotFound, Unavailable
+from kernel.errors import Conflict, Unavailable
 from kernel.positions import Epoch
 from lake.guarded_commits import mark_of
 from lake.layout import Lake
@@ -23,9 +23,9 @@ from lake.table_columns import UTC_MICROS
 from lake.table_settings import make_table
 from lake.tables import Tables
 from lake.writer import ArrowWriter, Guard
+from replay.elsewhere.event_schemas import EventSchemas
 from replay.elsewhere.passage import Batching, Moved
-from schemas.json_codec import JsonCodec, json_default
-from schemas.records import RecordedEvent
+from schemas.json_codec import json_default
 from schemas.wire import HEADER_BYTES
 
 NAME = "events"
@@ -64,8 +64,7 @@ class LakeTarget:
     def __init__(self, lake: Lake, told: Mapping[str, object], schemas: Mapping[int, str]) -> None:
         self._path = lake.path(NAME)
         self._told = _MADE + json.dumps(told, sort_keys=True)
-        self._schemas = schemas
-        self._codecs: dict[int, JsonCodec] = {}
+        self._schemas = EventSchemas(schemas)
         self._tables = Tables()
         self._writer = ArrowWriter(self._tables)
 
@@ -104,7 +103,7 @@ class LakeTarget:
 
     def _row(self, moved: Moved) -> dict[str, object]:
         event, origin = moved.event, moved.origin
-        data = self._codec(origin).decode(origin.data[HEADER_BYTES:])
+        data = self._schemas.codec(origin).decode(origin.data[HEADER_BYTES:])
         text = orjson.dumps(data, default=json_default, option=orjson.OPT_UTC_Z)
         return {
             "store_id": origin.store_id,
@@ -124,16 +123,3 @@ class LakeTarget:
             "schema_id": origin.schema_id,
             "bytes": origin.data,
         }
-
-    def _codec(self, event: RecordedEvent) -> JsonCodec:
-        codec = self._codecs.get(event.schema_id)
-        if codec is None:
-            text = self._schemas.get(event.schema_id)
-            if text is None:
-                raise NotFound(
-                    f"the lake lacks the schema with id {event.schema_id}, which position "
-                    f"{event.position} needs",
-                    remedy="Add its id and text to log/_schemas, as the registry has them.",
-                )
-            codec = self._codecs[event.schema_id] = JsonCodec(text)
-        return codec
