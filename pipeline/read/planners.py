@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from kernel.errors import Unavailable
-from kernel.positions import Offsets
+from kernel.positions import Offsets, covers
 from lake.sessions import spark_signs
 from pipeline.read.kafka_records import stream_records
 from pipeline.read.kafka_topics import KafkaTopics
@@ -199,20 +199,12 @@ class BrokerPlanner:
         while not self._over.is_set():
             ends = self._ends(new=looks % _LOOKS_BETWEEN == 0)
             looks += 1
-            if not self._further(ends):
+            if covers(self._through, ends):
                 self._over.wait(_LOOK_S)
                 continue
             self._work(self._batch, ends)
             self._through = ends
             self._batch += 1
-
-    def _further(self, ends: Offsets) -> bool:
-        through = self._through
-        return any(
-            last > through.get(topic, {}).get(place, 0)
-            for topic, places in ends.items()
-            for place, last in places.items()
-        )
 
     def _ends(self, *, new: bool) -> Offsets:
         """Return where the topics end, those that are `new` among them."""

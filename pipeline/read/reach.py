@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from kernel.positions import Offsets
+from kernel.positions import Offsets, covers
 from pipeline.commit.manifest_rows import Bound
 from pipeline.lanes.lane_book import LaneBook
 from pipeline.read.batch_plan import lane_records
@@ -51,7 +51,7 @@ class Reach:
         """Take note that some topics were read up to `end`."""
         now, before = self._now(), self.taken
         for topic, places in end.items():
-            if not self._told(topic) and _beyond({topic: places}, before):
+            if not self._told(topic) and not covers(before, {topic: places}):
                 self._moved[self._lane_of(topic)] = now
         self.taken = {**before, **end}
 
@@ -72,7 +72,7 @@ class Reach:
         """
         with self._lock:
             own = {t: at for t, at in self._planned.items() if self._lane_of(t) == lane}
-            if _beyond(own, taken):
+            if not covers(taken, own):
                 return False
             self.take(taken)
             join()
@@ -111,7 +111,7 @@ class Reach:
 
     def further(self, end: Offsets) -> bool:
         """Say whether anything is unread up to `end`."""
-        return _beyond(end, self.taken)
+        return not covers(self.taken, end)
 
     def unread(self, topics: KafkaTopics) -> int:
         """Return how many records of known partitions nobody has taken yet; asks the broker.
@@ -122,11 +122,3 @@ class Reach:
         here = self.here(taken)
         ends = topics.readable_ends({t: [int(p) for p in at] for t, at in here.items()})
         return max(0, records_between(here, ends)) if taken is self.taken else 0
-
-
-def _beyond(end: Offsets, read: Offsets) -> bool:
-    return any(
-        last > read.get(topic, {}).get(place, 0)
-        for topic, places in end.items()
-        for place, last in places.items()
-    )
