@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
+from kernel.errors import InvalidRequest
 from projections.sql.catalog import Column
 from projections.sql.decimals import INTEGERS
 from projections.sql.places import offset_of
@@ -79,14 +80,9 @@ def aggregate_of(names: Names, found: exp.Expr) -> Called:
     if isinstance(found, exp.Count | exp.CountIf):
         return _count(names, found, value, only, distinct)
     if distinct and isinstance(found, _OF_ALL):
-        raise names.script.refusal(
-            f"{_word(found)} of distinct values is not compiled",
-            at=offset_of(found, names.at),
-            fix="Read each value once: FROM (SELECT DISTINCT key, x FROM t) q GROUP BY key.",
-        )
+        raise _of_distinct(names, found, _word(found))
     if type(found) in _SPREADS:
-        if only is not None:
-            value = exp.Case(ifs=[exp.If(this=only.copy(), true=value.copy())])
+        value = _left_by(only, value)
         return Called(
             function=Function.VARIANCE,
             argument=value,
@@ -99,8 +95,7 @@ def aggregate_of(names: Names, found: exp.Expr) -> Called:
     function = _PLAIN[type(found)]
     kind = names.type_of(value)
     _check_added(names, found, value, function, kind, distinct)
-    if only is not None:
-        value = exp.Case(ifs=[exp.If(this=only.copy(), true=value.copy())])
+    value = _left_by(only, value)
     same = function in (Function.MODE, *_OF_BITS)
     return Called(
         function=function,
@@ -131,11 +126,22 @@ def _check_added(
             fix="Convert what is combined: CAST(x AS BIGINT).",
         )
     if distinct and function in (Function.MODE, Function.BIT_XOR):
-        raise names.script.refusal(
-            f"{function.name} of distinct values is not compiled",
-            at=offset_of(found, names.at),
-            fix="Read each value once: FROM (SELECT DISTINCT key, x FROM t) q GROUP BY key.",
-        )
+        raise _of_distinct(names, found, function.name)
+
+
+def _of_distinct(names: Names, found: exp.Expr, what: str) -> InvalidRequest:
+    return names.script.refusal(
+        f"{what} of distinct values is not compiled",
+        at=offset_of(found, names.at),
+        fix="Read each value once: FROM (SELECT DISTINCT key, x FROM t) q GROUP BY key.",
+    )
+
+
+def _left_by(only: exp.Expr | None, value: exp.Expr) -> exp.Expr:
+    """Return a value as FILTER leaves it: NULL in rows for which it does not hold."""
+    if only is None:
+        return value
+    return exp.Case(ifs=[exp.If(this=only.copy(), true=value.copy())])
 
 
 def _extreme(names: Names, found: exp.Expr, only: exp.Expr | None) -> Called:
@@ -146,9 +152,7 @@ def _extreme(names: Names, found: exp.Expr, only: exp.Expr | None) -> Called:
             at=offset_of(found, names.at),
             fix="Rank them: QUALIFY ROW_NUMBER() OVER (PARTITION BY k ORDER BY y DESC) <= 3.",
         )
-    by, kind = found.expression, names.type_of(found.this)
-    if only is not None:
-        by = exp.Case(ifs=[exp.If(this=only.copy(), true=by.copy())])
+    by, kind = _left_by(only, found.expression), names.type_of(found.this)
     return Called(function=_EXTREMES[type(found)], argument=found.this, kind=kind, type=kind, by=by)
 
 
@@ -165,8 +169,7 @@ def _of_ascending(
 ) -> Called:
     """Read an aggregate of values in ascending order."""
     kind, at = names.type_of(value), offset_of(found, names.at)
-    if only is not None:
-        value = exp.Case(ifs=[exp.If(this=only.copy(), true=value.copy())])
+    value = _left_by(only, value)
     if isinstance(found, exp.Quantile):
         part = found.args.get("quantile")
         if not isinstance(part, exp.Literal) or part.is_string or not 0 <= float(part.name) <= 1:

@@ -8,8 +8,8 @@ from itertools import pairwise
 
 from sqlglot.tokens import Token, TokenType
 
-from projections.sql.places import Script, nearest
-from projections.sql.tokens import TokenCursor
+from projections.sql.places import Piece, Script, nearest
+from projections.sql.tokens import TokenCursor, between_commas, closing
 
 START_AT, END_AT = "start_at", "end_at"
 FLOW_FORM = (
@@ -33,32 +33,25 @@ _CLAUSES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """A part of a statement as it was written, at its place."""
-
-    text: str
-    at: int
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clauses:
     """What a flow says. `filled` are the columns whose nulls say nothing; `tracked`, of SCD type
-    2 (`versions`), those by whose change a version begins. `columns` have their places.
+    2 (`versions`), those by whose change a version begins. `columns` have their places. A `Piece`
+    is what was written.
     """
 
-    source: Written
-    alias: Written | None
+    source: Piece
+    alias: Piece | None
     keys: tuple[str, ...]
-    where: Written | None
-    deletes: Written | None
-    truncates: Written | None
-    sequence: tuple[Written, ...]
+    where: Piece | None
+    deletes: Piece | None
+    truncates: Piece | None
+    sequence: tuple[Piece, ...]
     columns: Mapping[str, int]
     filled: tuple[str, ...]
     versions: bool
     tracked: tuple[str, ...]
-    options: Written | None
+    options: Piece | None
 
     @property
     def tracks_all(self) -> bool:
@@ -181,13 +174,8 @@ def _clause_at(tokens: Sequence[Token], place: int) -> tuple[str, int]:
 
 def _is_bracket(tokens: Sequence[Token]) -> bool:
     """Say whether a bracket is opened by the first token and closed by the last one."""
-    depth = 0
-    for place, token in enumerate(tokens, start=1):
-        depth += token.token_type is TokenType.L_PAREN
-        depth -= token.token_type is TokenType.R_PAREN
-        if depth == 0:
-            return place > 1 and place == len(tokens)
-    return False
+    opens = bool(tokens) and tokens[0].token_type is TokenType.L_PAREN
+    return opens and closing(tokens, 0) == len(tokens) - 1
 
 
 class _Reader:
@@ -206,7 +194,7 @@ class _Reader:
             message, at=self.place(clause), fix=fix or f"Leave out {clause}. {FLOW_FORM}"
         )
 
-    def written(self, clause: str) -> Written | None:
+    def written(self, clause: str) -> Piece | None:
         """Return what a clause says as it was written; None where it is not there."""
         if clause not in self._parts:
             return None
@@ -215,16 +203,16 @@ class _Reader:
             raise self.refusal(clause, f"nothing stands behind {clause}", fix=FLOW_FORM)
         return self._whole(tokens)
 
-    def _whole(self, tokens: Sequence[Token]) -> Written:
+    def _whole(self, tokens: Sequence[Token]) -> Piece:
         first, last = tokens[0], tokens[-1]
-        return Written(self._script.text[first.start : last.end + 1], int(first.start))
+        return Piece(self._script.text[first.start : last.end + 1], int(first.start), True)
 
     def _needed(self, clause: str) -> list[Token]:
         if not self._parts.get(clause, (0, []))[1]:
             raise self.refusal(clause, f"a flow has no {clause}", fix=FLOW_FORM)
         return self._parts[clause][1]
 
-    def source(self) -> tuple[Written, Written | None]:
+    def source(self) -> tuple[Piece, Piece | None]:
         """Return the name of what is read, without the word STREAM and brackets, and its alias."""
         tokens = self._needed("FROM")
         if tokens[0].text.upper() == "STREAM" and len(tokens) > 1:
@@ -324,20 +312,12 @@ class _Reader:
             )
         return int(words[-1])
 
-    def sequence(self) -> tuple[Written, ...]:
+    def sequence(self) -> tuple[Piece, ...]:
         """Return what orders the changes of a key: an expression, or those in `STRUCT (…)`."""
         tokens = self._needed("SEQUENCE BY")
         if tokens[0].text.upper() != "STRUCT" or not _is_bracket(tokens[1:]):
             return (self._whole(tokens),)
-        parts: list[list[Token]] = [[]]
-        depth = 0
-        for token in tokens[2:-1]:
-            depth += token.token_type is TokenType.L_PAREN
-            depth -= token.token_type is TokenType.R_PAREN
-            if token.token_type is TokenType.COMMA and depth == 0:
-                parts.append([])
-            else:
-                parts[-1].append(token)
+        parts = between_commas(tokens[2:-1])
         # The names of its fields say nothing of their order.
         named = [len(p) > 2 and p[-2].token_type is TokenType.ALIAS for p in parts]
         parts = [p[:-2] if name else p for p, name in zip(parts, named, strict=True)]
@@ -356,7 +336,7 @@ class _Reader:
             self._parts["IGNORE NULL UPDATES"] = at, tokens[1:]
         return self.some("IGNORE NULL UPDATES", rest) or ()
 
-    def options(self) -> Written | None:
+    def options(self) -> Piece | None:
         """Return the options of the projection, without their brackets."""
         if "WITH" not in self._parts:
             return None

@@ -5,10 +5,10 @@ A flow keeps a table from changes that come late, twice and in any order: the ne
 a query over its source, so that it is kept, built, replayed and explained as any other.
 
 Steps, each a query of WITH, the latter ones where they are asked for: the changes that can be used
-(`said`), those behind the last TRUNCATE (`left`), nulls that say nothing filled from before
-(`filled`), one change of each place (`one`), where a version begins (`marked`), versions
-(`version`). Of changes of one key and sequence a delete counts, else the one that is later in its
-source.
+(`said`), those behind the last TRUNCATE (`left_over`), nulls that say nothing filled from before
+(`lives`, `filled`), one change of each place (`one`), where a version begins (`marked`,
+`counted`), versions (`version`). Of changes of one key and sequence a delete counts, else the one
+that is later in its source.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from projections.sql.flow_clauses import (
     FLOW_FORM,
     START_AT,
     Clauses,
-    Written,
     read_clauses,
 )
 from projections.sql.places import Piece, Script
@@ -51,12 +50,9 @@ class _Text:
     at: int
     pieces: list[Piece] = field(default_factory=list)
 
-    def add(self, *parts: str | Written) -> None:
+    def add(self, *parts: str | Piece) -> None:
         for part in parts:
-            if isinstance(part, Written):
-                self.pieces.append(Piece(part.text, part.at, True))
-            else:
-                self.pieces.append(Piece(part, self.at, False))
+            self.pieces.append(part if isinstance(part, Piece) else Piece(part, self.at, False))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,11 +80,8 @@ def read_flow(script: Script, tokens: Sequence[Token], read: Mapping[str, str]) 
         cursor.expect("FLOW")
         cursor.dotted("the name of a flow")
         cursor.expect("AS")
-        if not cursor.take("AUTO"):
-            cursor.expect("APPLY")
-            cursor.expect("CHANGES")
-        else:
-            cursor.expect("CDC")
+    if cursor.take("AUTO"):
+        cursor.expect("CDC")
     else:
         cursor.expect("APPLY")
         cursor.expect("CHANGES")
@@ -104,8 +97,8 @@ def read_flow(script: Script, tokens: Sequence[Token], read: Mapping[str, str]) 
     return Flow(target=target, at=at, source=name, head=head.pieces, query=query.pieces)
 
 
-def _source(flow: Clauses, named: str | None) -> Sequence[str | Written]:
-    text: list[str | Written] = ["STREAM ", flow.source] if named is None else [named]
+def _source(flow: Clauses, named: str | None) -> Sequence[str | Piece]:
+    text: list[str | Piece] = ["STREAM ", flow.source] if named is None else [named]
     return text if flow.alias is None else [*text, " ", flow.alias]
 
 
@@ -120,7 +113,7 @@ def _head(text: _Text, target: str, flow: Clauses) -> None:
     text.add(") AS\n")
 
 
-def _projection(text: _Text, flow: Clauses, source: Sequence[str | Written]) -> None:
+def _projection(text: _Text, flow: Clauses, source: Sequence[str | Piece]) -> None:
     keys = _listed(flow.keys)
     text.add("WITH said AS (\n  SELECT ")
     for place, (name, at) in enumerate(flow.columns.items()):
@@ -154,9 +147,7 @@ def _projection(text: _Text, flow: Clauses, source: Sequence[str | Written]) -> 
     _versions(text, flow, keys)
 
 
-def _behind_truncates(
-    text: _Text, flow: Clauses, source: Sequence[str | Written], last: str
-) -> str:
+def _behind_truncates(text: _Text, flow: Clauses, source: Sequence[str | Piece], last: str) -> str:
     """Leave out what was said up to the last TRUNCATE."""
     sequence = _sequence(flow)[0]
     text.add(",\nleft_over AS (\n  SELECT s.* FROM ", last, " s CROSS JOIN (\n    SELECT MAX(")
@@ -212,9 +203,8 @@ def _versions(text: _Text, flow: Clauses, keys: str) -> None:
     begins = " AND ".join([f"NOT {_GONE}", f"NOT LAG({_GONE}, 1, TRUE) {window}", *same])
     text.add(",\nmarked AS (\n  SELECT ", f"{columns}, {START_AT}, {_GONE},\n    ")
     text.add(f"CASE WHEN {begins} THEN 0 ELSE 1 END AS {_NEW}\n  FROM one\n)")
-    last = "marked"
     if flow.tracks_all:
-        text.add(f",\nversion AS (SELECT * FROM {last} WHERE {_NEW} = 1)")
+        text.add(f",\nversion AS (SELECT * FROM marked WHERE {_NEW} = 1)")
     else:
         # Columns that are not tracked show their last values within the version.
         text.add(f",\ncounted AS (\n  SELECT *, SUM({_NEW}) OVER (PARTITION BY {keys} ")
@@ -228,7 +218,7 @@ def _versions(text: _Text, flow: Clauses, keys: str) -> None:
     text.add(f"{window} AS {END_AT} FROM version\n)\nWHERE NOT {_GONE}")
 
 
-def _condition(text: _Text, condition: Written | None) -> None:
+def _condition(text: _Text, condition: Piece | None) -> None:
     """Say a condition that is no truth where it is NULL."""
     if condition is None:
         text.add("FALSE")

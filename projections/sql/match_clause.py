@@ -20,6 +20,7 @@ from projections.sql.durations import duration_of
 from projections.sql.patterns import FORM as PATTERN_FORM
 from projections.sql.patterns import Pattern, parse_pattern, variables
 from projections.sql.places import Script, nearest, offset_of
+from projections.sql.tokens import between_commas, closing
 
 FORM = (
     "FROM STREAM x MATCH_RECOGNIZE (PARTITION BY key ORDER BY occurred_at MEASURES … AS name, … "
@@ -125,13 +126,10 @@ def _made(kind: TokenType, text: str, like: Token) -> Token:
 
 
 def _closing(script: Script, body: Sequence[Token], opening: int) -> int:
-    depth = 0
-    for place in range(opening, len(body)):
-        kind = body[place].token_type
-        depth += (kind is TokenType.L_PAREN) - (kind is TokenType.R_PAREN)
-        if depth == 0:
-            return place
-    raise script.refusal("a bracket is not closed", at=body[opening].start, fix="Write ).")
+    place = closing(body, opening)
+    if place is None:
+        raise script.refusal("a bracket is not closed", at=body[opening].start, fix="Write ).")
+    return place
 
 
 def _source_of(script: Script, body: Sequence[Token], place: int) -> int:
@@ -212,17 +210,7 @@ def _start(tokens: Sequence[Token], place: int) -> str | None:
 
 
 def _split(tokens: Sequence[Token]) -> list[list[Token]]:
-    """Cut tokens at the commas outside all brackets."""
-    found: list[list[Token]] = [[]]
-    depth = 0
-    for token in tokens:
-        depth += token.token_type is TokenType.L_PAREN
-        depth -= token.token_type is TokenType.R_PAREN
-        if depth == 0 and token.token_type is TokenType.COMMA:
-            found.append([])
-        else:
-            found[-1].append(token)
-    return [each for each in found if each]
+    return [each for each in between_commas(tokens) if each]
 
 
 def _text(tokens: Sequence[Token]) -> str:

@@ -128,6 +128,31 @@ def split(tokens: Sequence[Token]) -> list[list[Token]]:
     return [statement for statement in statements if statement]
 
 
+def closing(tokens: Sequence[Token], opening: int) -> int | None:
+    """Return the place of the bracket that closes the one at `opening`; None where none does."""
+    depth = 0
+    for place, token in enumerate(tokens[opening:], start=opening):
+        depth += token.token_type is TokenType.L_PAREN
+        depth -= token.token_type is TokenType.R_PAREN
+        if depth == 0:
+            return place
+    return None
+
+
+def between_commas(tokens: Sequence[Token]) -> list[list[Token]]:
+    """Cut tokens at the commas outside all brackets; nothing may stand between two of them."""
+    found: list[list[Token]] = [[]]
+    depth = 0
+    for token in tokens:
+        depth += token.token_type is TokenType.L_PAREN
+        depth -= token.token_type is TokenType.R_PAREN
+        if depth == 0 and token.token_type is TokenType.COMMA:
+            found.append([])
+        else:
+            found[-1].append(token)
+    return found
+
+
 def retyped(token: Token, kind: TokenType) -> Token:
     """Return a token of another kind at the same place."""
     return Token(kind, token.text, token.line, token.col, token.start, token.end, token.comments)
