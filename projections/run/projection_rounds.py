@@ -9,7 +9,7 @@ from functools import partial
 
 from pyspark.sql import SparkSession
 
-from kernel.errors import BeyondThisProcess, PenstockError, without_stack
+from kernel.errors import BeyondThisProcess, PenstockError
 from kernel.loops import passed
 from kernel.positions import Epoch
 from lake.attempts import Attempts
@@ -155,9 +155,8 @@ class Projecting:
             anew = self._derived.topics.declared_anew(brought.held)
             brought = self._derived.bring(brought, up_to, list(histories.values()))
             if anew:
-                return (
-                    True  # The plans are of columns that are no more: the next step makes others.
-                )
+                # The plans are of columns that are no more: the next step makes others.
+                return True
             catalog = self._catalog(deployment, brought)
         ran = False
         reads = {name: read_by(made) for name, made in plans.items()}
@@ -361,7 +360,7 @@ class Projecting:
             state.error = f"{'waits: ' if first else ''}{error.message} | fix: {error.remedy}"
             return None
         except Exception as error:
-            state.error = f"{type(error).__name__}: {without_stack(error)[:500]}"
+            state.error = error_of(error)
             return None
 
     def _current_deployment(self) -> Deployment:

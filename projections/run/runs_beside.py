@@ -126,10 +126,8 @@ class RoundOfProjections:
         """Return a run whose target pins all that is written while it goes on."""
         entry, _ = self.deployment.projections[name]
         pinned = {each: at.version for each, at in self.brought.tables.items()}
-        for other in self.reads[name]:
-            table = (
-                tables.open(self.lake.path(f"projection/{other}")) if other not in group else None
-            )
+        for other in {*self.reads[name]} - {*group}:
+            table = tables.open(self.lake.path(f"projection/{other}"))
             if table is not None:
                 pinned[f"projection/{other}"] = DeltaVersion(table.version())
         target = live_target(self.lake, name, entry.generation, include_late=entry.include_late)
