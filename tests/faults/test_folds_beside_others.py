@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,7 +21,6 @@ from lake.tables import Tables
 from pipeline.commit import foldable_rows
 from pipeline.commit.foldable_rows import Foldable, FoldableRows
 from pipeline.commit.folds_beside import BESIDE, FoldsBeside
-from pipeline.commit.ingest import Ingest
 from pipeline.commit.pending_transactions import MOST_IN_ROW
 from pipeline.current import fold_ahead, staged_images
 from pipeline.current.fold_ahead import FoldAhead, FoldedAhead
@@ -52,17 +50,8 @@ class ShopBeside(PoisonedShop):
     def restart(self) -> None:
         super().restart()
         current = CurrentTables(self.lake, self.tables, self.registry)
-        self.ingest = Ingest(
-            self.lake,
-            self.tables,
-            self.manifest,
-            self.registry,
-            lateness=lambda _: timedelta(0),
-            broker=self,
-            redecode=self.redecode,
-            current=current,
-            beside=folds_beside(self.lake, self.registry, current, 1_000),
-        )
+        beside = folds_beside(self.lake, self.registry, current, 1_000)
+        self.ingest = self.ingesting(current=current, beside=beside)
 
 
 def test_p4_a_record_that_is_read_while_its_transaction_waits_is_folded_with_it(

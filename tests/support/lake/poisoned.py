@@ -62,12 +62,9 @@ class PoisonedShop:
         self._add("shop.notifications", begun)
         self.restart()
 
-    def restart(self) -> None:
-        """Begin as a new process would."""
-        self.tables = Tables()
-        self.manifest = Manifest(self.lake, self.tables)
-        self.book = InstallBook(self.lake, self.tables)
-        self.ingest = Ingest(
+    def ingesting(self, **more: Any) -> Ingest:
+        """Return an ingest over the lake as it is; `more`: what it is given beside the least."""
+        return Ingest(
             self.lake,
             self.tables,
             self.manifest,
@@ -75,7 +72,15 @@ class PoisonedShop:
             lateness=lambda _: timedelta(0),
             broker=self,
             redecode=self.redecode,
+            **more,
         )
+
+    def restart(self) -> None:
+        """Begin as a new process would."""
+        self.tables = Tables()
+        self.manifest = Manifest(self.lake, self.tables)
+        self.book = InstallBook(self.lake, self.tables)
+        self.ingest = self.ingesting()
         self.derived = DerivedTables(
             self.lake,
             self.tables,
