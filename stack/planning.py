@@ -13,7 +13,7 @@ from stack import parts as definitions
 from stack.accounts import postgres_place
 from stack.jars import resolve
 from stack.java import Java, find_java
-from stack.plan import LOCAL_PARTS, Part, StackPlan, in_order, write_atomically
+from stack.plan import LOCAL_PARTS, Part, Restarts, StackPlan, in_order, write_atomically
 from stack.ports import DEFAULT_BASE, choose
 from stack.progress import Report
 from stack.workspace import Workspace
@@ -30,7 +30,8 @@ class UpOptions:
 
     `parts` of `LOCAL_PARTS`; `postgres_dsn` replaces the local PostgreSQL; `wanted_ports` by name
     of `ports.NAMES` beat `port_base`; `extra` makes parts of its own, for which `extra_ports` are
-    chosen; the parts of `BACKGROUND` get `background_niceness`.
+    chosen; the parts of `BACKGROUND` get `background_niceness`; `restarts` say when one that
+    keeps dying is given up.
     """
 
     parts: tuple[str, ...] = LOCAL_PARTS
@@ -43,6 +44,7 @@ class UpOptions:
     extra: ExtraParts | None = None
     extra_ports: tuple[str, ...] = ()
     background_niceness: int = 0
+    restarts: Restarts = field(default_factory=Restarts)
     timeout_s: float = 600.0
 
 
@@ -61,7 +63,8 @@ def make_plan(workspace: Workspace, options: UpOptions, report: Report) -> Stack
     made = _Builder(workspace, options, local, ports, report).build()
     merged = {**{part.name: part for part in made}, **kept}
     endpoints = _endpoints(workspace, merged, ports, options)
-    return StackPlan(parts=tuple(in_order(merged.values())), endpoints=endpoints)
+    restarts = running.restarts if running else options.restarts
+    return StackPlan(parts=tuple(in_order(merged.values())), endpoints=endpoints, restarts=restarts)
 
 
 def _agreeing(options: UpOptions, running: StackPlan, kept: Mapping[str, Part]) -> UpOptions:

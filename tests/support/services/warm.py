@@ -23,10 +23,13 @@ from lake.storage import spark_settings
 from stack.control import UpOptions, down, up
 from stack.jars import resolve
 from stack.java import find_java
+from stack.plan import Restarts
 from tests.support.services.object_store import BUCKET, announce
 from tests.support.services.port_blocks import PortBlock
 
 PARTS = ("postgres", "kafka", "registry", "connect")
+# Tests kill parts, several in a minute: that is no reason to give one up for all that follow.
+_RESTARTS = Restarts(cap=1_000, most_s=2.0)
 
 
 @pytest.fixture(scope="session")
@@ -36,7 +39,7 @@ def stack() -> Iterator[Settings]:
     # PostgreSQL refuses root and runs as a user that must be able to pass this folder.
     workspace.chmod(0o711)
     try:
-        up(workspace, UpOptions(port_base=PortBlock.WARM, parts=PARTS))
+        up(workspace, UpOptions(port_base=PortBlock.WARM, parts=PARTS, restarts=_RESTARTS))
         settings = load(workspace)
         with psycopg.connect(settings.required("postgres.dsn"), autocommit=True) as connection:
             # A killed process is not a lost machine: nothing that tests do needs the disk's word.
