@@ -11,6 +11,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -28,6 +29,10 @@ HELD_BYTES = 8 * 2**20
 _AT_ONCE = 10_000
 _IN_A_FLOOD = 500
 _LOOK_S = 0.01
+_LEADER_S = 1.0
+"""So long the broker is waited for when it is asked who leads a topic."""
+_FEW_TOPICS = 8
+"""More topics than that are not asked for one by one: the broker tells of all that it has."""
 _PASSING = frozenset(
     {
         KafkaError._TRANSPORT,
@@ -182,9 +187,22 @@ class DriverReads:
         self._leave([place for place in moved if place in self._at])
         if self._consumer is None:
             self._consumer = self._made()
+        new = {topic for topic, _ in moved} - {topic for topic, _ in self._at}
         self._consumer.incremental_assign([TopicPartition(*p, at) for p, at in moved.items()])
+        self._ask_for_leaders(self._consumer, new)
         self._at |= moved
         self._reached |= moved
+
+    @staticmethod
+    def _ask_for_leaders(consumer: Consumer, topics: Collection[str]) -> None:
+        """Ask who leads topics that the consumer did not read before.
+
+        By itself it looks once a second who leads those that it was given: the first record of a
+        topic would have all lanes of its epoch wait for that. What is answered here it takes, too.
+        """
+        with suppress(KafkaException):  # It finds out by itself, or nothing comes of the range.
+            for one in topics if len(topics) <= _FEW_TOPICS else [None]:
+                consumer.list_topics(one, timeout=_LEADER_S)
 
     def _leave(self, places: Collection[Place]) -> None:
         """Forget partitions, and what was read ahead of them."""

@@ -64,6 +64,9 @@ class Consumer:
     def incremental_unassign(self, places: object) -> None:
         pass
 
+    def list_topics(self, topic: str | None, timeout: float) -> None:
+        pass
+
     def consume(self, most: int, timeout: float) -> list[Told]:
         taken, self.told = self.told[:most], self.told[most:]
         return taken
