@@ -23,7 +23,7 @@ from lake.file_actions import actions_of
 from lake.layout import Lake, changes_log, current_name
 from lake.table_columns import TRANSACTIONS_TABLE
 from lake.tables import Tables, columns_guard, standing
-from pipeline.commit.manifest_rows import Committed
+from pipeline.commit.manifest_rows import Bound, Committed
 from pipeline.current.fold_ahead import FoldedAhead
 from pipeline.ddl.evolution import Planned
 from pipeline.ddl.steps import touches_rows
@@ -97,13 +97,12 @@ class FoldableRows:
         large = {table: rows for table, rows in large.items() if table not in held}
         return self.planned(source, small, large, advance, last)
 
-    def rewrites(
-        self, source: str, ready: Foldable, most_rows: int, last: Committed | None
-    ) -> bool:
-        """Say whether DDL would have more than so many rows of a table written anew.
+    def rewrites(self, source: str, ready: Foldable, bound: Bound, last: Committed | None) -> bool:
+        """Say whether DDL would have more of a table written anew than an epoch does in its turn.
 
-        They are counted in the table of the last epoch, so that the answer stays the same. Where
-        nothing has that any more but what the epoch itself wrote, it did so in its turn before.
+        What there is is counted in the table of the last epoch, so that the answer stays the same.
+        Where nothing has that any more but what the epoch itself wrote, it did so in its turn
+        before.
         """
         for table, (_, planned) in ready.plans.items():
             name = current_name(source, table)
@@ -114,10 +113,9 @@ class FoldableRows:
             if version is None:
                 continue
             stored = DeltaTable(self.lake.path(name), version=version)
-            if touches_rows(planned.evolution.all_steps(), schema_of(stored)):
-                rows = pc.sum(actions_of(stored)["num_records"]).as_py() or 0
-                if rows > most_rows:
-                    return True
+            steps = planned.evolution.all_steps()
+            if touches_rows(steps, schema_of(stored)) and _is_more(actions_of(stored), bound):
+                return True
         return False
 
     def planned(
@@ -192,6 +190,15 @@ class FoldableRows:
         wanted, large = split(log, wanted, since=advance.from_epoch or 0, most=most)
         rows = dataset_since(log, "epoch", advance.from_epoch or 0).to_table(filter=wanted)
         return dict(_by_table(rows)), large
+
+
+def _is_more(files: pa.Table, bound: Bound) -> bool:
+    """Say whether files have more rows, or are larger, than an epoch writes anew in its turn."""
+    rows, size = (pc.sum(files[name]).as_py() or 0 for name in ("num_records", "size_bytes"))
+    most_rows, most_bytes = bound.most_rows, bound.most_bytes
+    return (most_rows is not None and rows > most_rows) or (
+        most_bytes is not None and size > most_bytes
+    )
 
 
 def _by_table(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:

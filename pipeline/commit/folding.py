@@ -117,8 +117,8 @@ class Folding:
             held = progress.held[source]
             ready = None if self.beside is None else self.beside.take(source, advance, held, last)
             ready = ready or self.rows.read(source, moved, advance, bound.epoch, last, held, added)
-            most = bound.most_rows if rests is None and advance.plain else None
-            if most is not None and self.rows.rewrites(source, ready, most, last):
+            may_rest = bound.most_rows is not None and rests is None and advance.plain
+            if may_rest and self.rows.rewrites(source, ready, bound, last):
                 self._rest(source, moved, advance, progress, bound, last)
                 return cut, Foldable()
         except Exception as error:
@@ -176,8 +176,10 @@ class Folding:
             for source, lsn in progress.resting.items()
             if self.beside is None or self.beside.ready(source)
         }
-        most_rows = None if self.beside is None else self.beside.most_rows
-        return replace(bound, goes_on=goes_on, most_rows=most_rows)
+        if self.beside is None:
+            return replace(bound, goes_on=goes_on)
+        most_rows, most_bytes = self.beside.most_rows, self.beside.most_bytes
+        return replace(bound, goes_on=goes_on, most_rows=most_rows, most_bytes=most_bytes)
 
     def _forget(self, source: str, progress: Progress) -> None:
         progress.resting.pop(source, None)

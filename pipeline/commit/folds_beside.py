@@ -32,6 +32,8 @@ from schemas.registry import SchemaLookup
 
 BESIDE_ROWS = 150_000
 """With more rows of one table than that, what became foldable of a source is folded beside."""
+BESIDE_BYTES = 2**20
+"""Files of a table that are larger are brought to new columns beside: others would wait for it."""
 BESIDE = "many rows are folded beside the other lanes"
 
 log = logging.getLogger("penstock.fold")
@@ -74,12 +76,13 @@ class FoldsBeside:
         fold: FoldAhead,
         *,
         most_rows: int = BESIDE_ROWS,
+        most_bytes: int = BESIDE_BYTES,
         begins: Callable[[], None] = _nothing,
         ends: Callable[[], None] = _nothing,
     ) -> None:
         self._rows = rows
         self._fold = fold
-        self.most_rows = most_rows
+        self.most_rows, self.most_bytes = most_rows, most_bytes
         self._begins = begins
         self._ends = ends
         self._jobs: dict[str, _Job] = {}
@@ -203,6 +206,7 @@ def folds_beside(
     merge: BucketedMerge,
     *,
     most_rows: int = BESIDE_ROWS,
+    most_bytes: int = BESIDE_BYTES,
     begins: Callable[[], None] = _nothing,
     ends: Callable[[], None] = _nothing,
 ) -> FoldsBeside:
@@ -217,7 +221,9 @@ def folds_beside(
         merge=merge,
     )
     rows = foldable_rows(lake, tables, schemas, executors)
-    return FoldsBeside(rows, fold, most_rows=most_rows, begins=begins, ends=ends)
+    return FoldsBeside(
+        rows, fold, most_rows=most_rows, most_bytes=most_bytes, begins=begins, ends=ends
+    )
 
 
 def _remove(made: Foldable | None) -> None:

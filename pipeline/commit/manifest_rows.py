@@ -17,6 +17,8 @@ from pipeline.ddl.held_tables import Hold
 BOUND, COMMITTED, PROJECTION = "bound", "committed", "projection"
 _REST = "rest"
 """Under this name a bound epoch notes in its counts with how many rows a cut is to rest."""
+_REST_BYTES = "rest_bytes"
+"""And under this one with how many bytes that are to be brought to new columns."""
 TYPED = "typed"
 """The name under which typed and history tables note how far they were brought."""
 
@@ -54,7 +56,8 @@ class Bound:
     `installs`: numbers of the announcements (`pipeline.installs.install_book`) that it takes in;
     None as long as nobody has looked for them, which ingest does before it binds. `topics`: the
     topics that the offsets belong to. `goes_on`: sources whose cut rested, and goes on to an LSN.
-    `most_rows`: with more rows of a table a cut is to rest; None where none does.
+    `most_rows`: with more rows of a table a cut is to rest; None where none does. `most_bytes`: and
+    with larger files of a table, whose rows are to be brought to new columns; None for no bound.
     """
 
     epoch: Epoch
@@ -66,6 +69,7 @@ class Bound:
     topics: Mapping[str, TopicId] = field(default_factory=dict)
     goes_on: Mapping[str, int] = field(default_factory=dict)
     most_rows: int | None = None
+    most_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +129,8 @@ def bound_row(bound: Bound) -> pa.Table:
     row |= {"start_offsets": compact(bound.start), "end_offsets": compact(bound.end)}
     installs = None if bound.installs is None else compact(bound.installs)
     # Columns that say of a committed epoch what became of it.
-    row |= {"cuts": compact(bound.goes_on), "counts": compact({_REST: bound.most_rows})}
+    rests = {_REST: bound.most_rows, _REST_BYTES: bound.most_bytes}
+    row |= {"cuts": compact(bound.goes_on), "counts": compact(rests)}
     return rows_of(row | {"installs": installs, "topics": compact(bound.topics)})
 
 
@@ -148,6 +153,7 @@ def _tables_at(text: object) -> dict[str, TableAt]:
 
 def bound_of(row: Mapping[str, object]) -> Bound:
     """Read the row that bound an epoch."""
+    rests = json.loads(str(row["counts"] or "{}"))
     return Bound(
         epoch=Epoch(int(str(row["epoch"]))),
         run_id=str(row["run_id"]),
@@ -157,7 +163,8 @@ def bound_of(row: Mapping[str, object]) -> Bound:
         installs=_numbers(row),
         topics=_topics(row),
         goes_on=json.loads(str(row["cuts"] or "{}")),
-        most_rows=json.loads(str(row["counts"] or "{}")).get(_REST),
+        most_rows=rests.get(_REST),
+        most_bytes=rests.get(_REST_BYTES),
     )
 
 

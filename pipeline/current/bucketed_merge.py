@@ -35,12 +35,13 @@ from lake.datasets import (
 )
 from lake.executor_tasks import Tasks, TasksHere, WrittenFile, handed_back
 from lake.file_actions import actions_of
+from lake.file_batches import small_batches
 from lake.guarded_commits import committing, guarded, put_in_place
 from lake.layers import EPOCH, KEYS, whole
 from lake.staged_files import FilePlace, StagedFiles
 from lake.tables import Tables
 from lake.writer import OP, Guard, reached
-from pipeline.current.key_files import MOST_FILES, SHARES, KeyFiles, Share, hashes_of, steps_of
+from pipeline.current.key_files import MOST_FILES, SHARES, KeyFiles, Share, hashes_of
 from pipeline.current.staged_images import SparkStagedMerge, StagedMerge
 from pipeline.log.images import newest_per_key
 
@@ -103,7 +104,7 @@ class BucketTask:
         """Lay this part's rows into files; None where a key has a null, or they are too large."""
         share = Share(number=number, of=self.parts)
         with KeyFiles(folder, MOST_FILES) as files:
-            for step in steps_of(rows):
+            for step in small_batches(rows):
                 keys = step.select(list(self.keys))
                 if any(column.null_count for column in keys.columns):
                     return None

@@ -20,6 +20,7 @@ from lake.layout import Lake, current_name
 from lake.tables import Tables
 from pipeline.current.bucketed_merge import BucketedMerge, MergedFiles
 from pipeline.current.image_stager import ImageStager
+from pipeline.current.merging import size_of
 from pipeline.current.newest_images import NewestImages
 from pipeline.current.staged_images import ImageStaging
 from pipeline.current.tail import TailTables
@@ -29,6 +30,8 @@ from pipeline.log.large_folds import LogRows, holds_rows, last_truncate
 from schemas.registry import SchemaLookup
 
 AHEAD = "current/_staging/_ahead/"
+_PROCESS_BYTES = 16 * 2**20
+"""Files that are smaller are written anew sooner than a process for it has begun."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +115,8 @@ class FoldAhead:
         base = self._tables.open(self._lake.path(name))
         if base is None:
             return None
-        made = rewritten_ahead(base, evolution.all_steps(), self._tasks)
+        few = size_of(base)[1] <= _PROCESS_BYTES
+        made = rewritten_ahead(base, evolution.all_steps(), TasksHere() if few else self._tasks)
         failpoints.hit(failpoints.AHEAD_AFTER_REWRITE)
         return made
 

@@ -31,11 +31,12 @@ from deltalake import DeltaTable
 
 from kernel.errors import BeyondThisProcess
 from lake.datasets import dataset_of
+from lake.file_batches import small_batches
 from lake.layers import beyond, newest_of, tail_name, whole
 from lake.layout import Lake
 from lake.tables import TableAt, Tables
 from lake.writer import OP
-from pipeline.current.key_files import MOST_FILES, Hashes, KeyFiles, Share, hashes_of, steps_of
+from pipeline.current.key_files import MOST_FILES, Hashes, KeyFiles, Share, hashes_of
 from pipeline.current.key_groups import MOST_LINKS, KeyGroups, groups_of
 from pipeline.ddl.unchanged_values import Places, Stored, rows_of_keys, unless_left_alone
 from pipeline.log.large_folds import LogRows
@@ -288,7 +289,7 @@ class KeyBuckets:
         files = KeyFiles(Path(self._folder.name) / name, self._count)
         with files:
             if known.base is not None:
-                for step in steps_of(known.base, self._touched.where(self._names()[0])):
+                for step in small_batches(known.base, self._touched.where(self._names()[0])):
                     files.add(*self._of_stored(step, known))
         return files
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -24,6 +24,7 @@ from lake.datasets import dataset_at, dataset_of, has_plain_files, location_of, 
 from lake.exactness import as_spelled, as_spelled_within
 from lake.executor_tasks import Tasks, WrittenFile, handed_back
 from lake.file_actions import actions_of
+from lake.file_batches import small_batches
 from lake.guarded_commits import committing, guarded
 from lake.reader_features import enable_for
 from lake.staged_files import FilePlace, StagedFiles
@@ -33,7 +34,7 @@ from lake.writer import Guard, reached, unsliced
 from pipeline.ddl.steps import Retyped, SetAside, Step, apply, read_as, touches_rows
 from schemas.widening import common_type
 
-BATCH_ROWS = 64_000
+_BATCH_ROWS = 16_384
 
 Widen = Callable[[pa.DataType, pa.DataType], pa.DataType | None]
 """Returns the type that holds the values of both, None where there is none."""
@@ -149,7 +150,7 @@ class RewriteTask:
     def __call__(self, number: int) -> Sequence[WrittenFile]:
         """Write the new files of one part."""
         files = StagedFiles(self.root, FilePlace(stem=uuid.uuid4().hex))
-        for batch in _rows(self.parts[number], self.steps, self.after):
+        for batch in _batches(small_batches(self.parts[number]), self.steps, self.after):
             files.write(pa.Table.from_batches([batch]))
         return handed_back(files, self.root)
 
@@ -172,8 +173,7 @@ def rewritten_ahead(
     So it is for a table whose rows are not told by its files alone.
     """
     before = schema_of(table)
-    plain = has_plain_files(table) and not table.metadata().partition_columns
-    if not plain or not touches_rows(steps, before):
+    if not _is_plain(table) or not touches_rows(steps, before):
         return None
     after, version = apply(before.empty_table(), steps).schema, int(table.version())
     parts = [dataset_at(table, [str(file)]) for file in actions_of(table)["path"].to_pylist()]
@@ -215,15 +215,32 @@ def _rewritten(
     with tempfile.TemporaryDirectory(prefix="penstock-rows-") as folder:
         path, options = f"{folder}/rows", pa.ipc.IpcWriteOptions(compression="lz4")
         with pa.OSFile(path, "wb") as file, pa.ipc.new_stream(file, after, options=options) as sink:
-            for batch in _rows(dataset_of(table), steps, after):
+            for batch in _batches(_rows(table), steps, after):
                 sink.write_batch(batch)
         with pa.OSFile(path, "rb") as file:
             yield pa.ipc.open_stream(file)
 
 
-def _rows(rows: ds.Dataset, steps: Sequence[Step], after: pa.Schema) -> Iterator[pa.RecordBatch]:
-    scanner = rows.scanner(batch_size=BATCH_ROWS, batch_readahead=2, fragment_readahead=1)
+def _is_plain(table: DeltaTable) -> bool:
+    """Say whether a table's rows are told by its files alone."""
+    return has_plain_files(table) and not table.metadata().partition_columns
+
+
+def _rows(table: DeltaTable) -> Iterator[pa.Table]:
+    """Read a table, a few rows at a time: wide ones would fill memory."""
+    rows = dataset_of(table)
+    if _is_plain(table) and not any(map(pa.types.is_nested, rows.schema.types)):
+        yield from small_batches(rows)
+        return
+    scanner = rows.scanner(batch_size=_BATCH_ROWS, batch_readahead=1, fragment_readahead=1)
     for batch in scanner.to_batches():
-        applied = apply(pa.Table.from_batches([batch]), steps).cast(after)
-        yield from unsliced(applied).to_batches()
+        yield pa.Table.from_batches([batch])
+
+
+def _batches(
+    rows: Iterable[pa.Table], steps: Sequence[Step], after: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Apply steps to rows, batch by batch."""
+    for batch in rows:
+        yield from unsliced(apply(batch, steps).cast(after)).to_batches()
         failpoints.hit(failpoints.EVOLVE_WHILE_WRITING)

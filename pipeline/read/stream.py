@@ -356,10 +356,10 @@ class IngestRun:
                 raise
             self.reach.take(taken)
             self.epochs += 1
-            self._pace.took(records_between(bound.start, taken), time.monotonic() - began)
             if done is None:
                 self._after_rest(bound.end)
             else:
+                self._pace.took(records_between(bound.start, taken), time.monotonic() - began)
                 self._after_epoch(done)
 
     def _bound(self, batch_id: int, end: Offsets) -> Bound:

@@ -14,9 +14,9 @@ from deltalake.exceptions import DeltaError
 
 from kernel.errors import NotFound
 from lake.datasets import dataset_of, schema_of
+from lake.file_batches import small_batches
 from lake.layers import beyond, newest_of, tail_name, whole
 from lake.writer import DELETE, OP, UPSERT
-from pipeline.current.key_files import steps_of
 from pipeline.typed.columns import EPOCH, INGESTED_AT
 from replay.book import Replay
 from replay.comparison import row_differences
@@ -123,7 +123,7 @@ def _with_tail(stable: DeltaTable, tail: pa.Table, scratch: Path) -> ds.Dataset:
         newest.schema.get_field_index(OP), OP, pa.repeat(DELETE, newest.num_rows)
     )
     with pq.ParquetWriter(scratch / "rows.parquet", shape) as writer:
-        for part in steps_of(dataset_of(stable)):
+        for part in small_batches(dataset_of(stable)):
             rows = whole(part, gone, keys)
             assert rows is not None, "there is a part"
             writer.write_table(_shaped(rows, shape))

@@ -18,11 +18,12 @@ import pyarrow.compute as pc
 
 from kernel.positions import Epoch
 from lake.datasets import dataset_of, schema_of
+from lake.file_batches import small_batches
 from lake.layout import Lake
 from lake.tables import Tables
 from lake.writer import ArrowWriter, Guard
 from pipeline.commit.manifest import Manifest
-from pipeline.current.key_files import KeyFiles, hashes_of, steps_of
+from pipeline.current.key_files import KeyFiles, hashes_of
 from pipeline.current.newest_images import DELETED
 from pipeline.history.shape import NOT_COLUMNS
 from pipeline.log.images import newest_per_key
@@ -69,7 +70,7 @@ class NewestRows:
             tempfile.TemporaryDirectory(prefix="penstock-newest-") as scratch,
             KeyFiles(Path(scratch) / "facts", count) as files,
         ):
-            for rows in steps_of(dataset_of(facts)):
+            for rows in small_batches(dataset_of(facts)):
                 files.add(rows, hashes_of(rows.select(list(self._subject.identity))))
             columns, cleared = self._columns(), self._cleared()
             newest = partial(self._newest_of, files, schema_of(facts), columns, cleared)

@@ -26,6 +26,7 @@ from tests.support.lake.bulk import HandLake, some
 from tests.support.lake.folding import SOURCE, Done
 from tests.support.lake.followed_item import NAME, FollowedItem
 from tests.support.services.waiting import until
+from tests.support.sources import ddl_rows
 
 MOST = 10
 """More changed rows than that are folded beside."""
@@ -292,3 +293,41 @@ def test_p4_a_crash_while_new_columns_are_taken_in(renewed: Renewed, failpoint: 
     renewed.item.write("u", 4, {2: 40, 3: 8})
     renewed.epoch()
     assert renewed.current() == renewed.item.expected()
+
+
+def test_new_columns_of_large_files_are_written_beside_however_few_their_rows(lake: Lake) -> None:
+    followed = Renewed(lake, beside=1_000, beside_bytes=1)
+    followed.item.add("size", "int4")
+    for key in range(3):
+        followed.item.write("c", key, {2: key})
+    followed.epoch()
+    failpoints.arm(failpoints.AHEAD_AFTER_REWRITE, "hold")
+    try:
+        followed.item.add("extra", "int4", "7")
+        followed.item.write("u", 1, {3: 9})
+        followed.epoch()
+        followed.epoch()
+        assert columns_of(followed) == ["id", "size"]
+        assert ddl_rows.SOURCE in followed.ingest.waiting_for()
+    finally:
+        failpoints.disarm()
+    followed.taken_in()
+    assert followed.current() == followed.item.expected()
+
+
+def test_p4_a_repeated_epoch_rests_as_it_was_bound_to_whatever_is_large_by_now(lake: Lake) -> None:
+    followed = Renewed(lake, beside=1_000, beside_bytes=1)
+    followed.item.add("size", "int4")
+    followed.item.write("c", 1, {2: 1})
+    followed.epoch()
+    followed.item.add("extra", "int4", "7")
+    followed.item.write("u", 1, {3: 9})
+    failpoints.arm(failpoints.EPOCH_AFTER_FOLD)
+    with pytest.raises(failpoints.Crash):
+        followed.epoch()
+    failpoints.disarm()
+    followed.beside_bytes = 2**40
+    followed.recover()
+    assert ddl_rows.SOURCE in followed.ingest.waiting_for()
+    followed.taken_in()
+    assert followed.current() == followed.item.expected()

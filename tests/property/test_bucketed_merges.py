@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from kernel.errors import LeaseLost
 from kernel.positions import DeltaVersion, Epoch
+from lake import file_batches
 from lake.executor_tasks import Task, TasksHere, WrittenFile
 from lake.layers import marked
 from lake.tables import Tables
 from lake.writer import DELETE, OP, UPSERT, ArrowWriter, Guard
-from pipeline.current import bucketed_merge, key_files
+from pipeline.current import bucketed_merge
 from pipeline.current.bucketed_merge import BucketedMerge, BucketTask
 from pipeline.current.key_files import Hashes, KeyFiles
 from pipeline.current.staged_images import ArrowStagedMerge
@@ -171,7 +172,7 @@ def test_a_merge_of_wide_rows_that_pack_well_holds_no_more_bytes_than_a_bucket(
     images = packed(0, 3_000).append_column(OP, pa.array([UPSERT] * 3_000, pa.string()))
     stage(tables, staged, [images], ["id"])
     monkeypatch.setattr(bucketed_merge, "BUCKET_BYTES", 400_000)
-    monkeypatch.setattr(key_files, "BATCH_BYTES", 100_000)
+    monkeypatch.setattr(file_batches, "BATCH_BYTES", 100_000)
     with monkeypatch.context() as patch:
         held = Held(patch)
         merge = BucketedMerge(tables, TasksHere(), otherwise=Refused(), parts=2)

@@ -81,6 +81,13 @@ def test_a_backlog_that_is_read_apart_takes_no_room_from_others(tmp_path: Path) 
     assert [each.end for each in made] == [{"quiet": {"0": 40}}]
 
 
+def test_a_batch_that_says_nothing_is_no_epoch_that_others_are_paced_by(tmp_path: Path) -> None:
+    """Heartbeats alone come for ever: a backlog beside them would never be read in large parts."""
+    run, made = run_over({"quiet": {"0": 40}}, LaneBook(), tmp_path)
+    run._at_work(0, {"quiet": {"0": 1}})
+    assert (len(made), run.epochs, run._turn.epochs) == (1, 1, 0)
+
+
 def test_a_lane_is_not_refused_for_the_size_of_its_records(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -18,11 +18,14 @@ def folds_beside(
     current: CurrentTables,
     most_rows: int,
     tasks: Tasks | None = None,
+    most_bytes: int = product.BESIDE_BYTES,
 ) -> product.FoldsBeside:
-    """Return what folds more than so many rows beside the epochs of `current`."""
+    """Return what folds more than so many rows beside the epochs of `current`.
+
+    Larger files than `most_bytes` are brought to new columns there, too.
+    """
     tables, tasks = Tables(), tasks or TasksHere()
     executors = Executors(tasks=tasks)
     merge = BucketedMerge(tables, tasks, otherwise=ArrowStagedMerge(tables))
-    return product.folds_beside(
-        lake, tables, schemas, current, executors, merge, most_rows=most_rows
-    )
+    bounds = {"most_rows": most_rows, "most_bytes": most_bytes}
+    return product.folds_beside(lake, tables, schemas, current, executors, merge, **bounds)

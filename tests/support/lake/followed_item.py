@@ -13,6 +13,7 @@ from lake.layers import read_whole
 from lake.layout import Lake, current_name
 from lake.table_columns import SCHEMA_TABLE
 from lake.tables import Tables
+from pipeline.commit.folds_beside import BESIDE_BYTES
 from pipeline.commit.ingest import Ingest
 from pipeline.commit.manifest_rows import Committed
 from pipeline.current.tables import CurrentTables
@@ -48,7 +49,8 @@ HISTORY = HistoryOf(
 class FollowedItem(BatchedLake):
     """Delivers the log of a table, one epoch at a time.
 
-    With `beside`, what takes more rows than that is done beside the epochs.
+    With `beside`, what takes more rows than that is done beside the epochs, or larger files than
+    `beside_bytes` are brought to new columns.
     """
 
     lake: Lake
@@ -57,6 +59,7 @@ class FollowedItem(BatchedLake):
     soft: bool = False
     policy: FoldPolicy | None = None
     beside: int | None = None
+    beside_bytes: int = BESIDE_BYTES
     logged: int = 0
     batch: list[dict[str, Any]] = field(default_factory=list)
 
@@ -75,7 +78,7 @@ class FollowedItem(BatchedLake):
             soft_deletes=lambda *_: self.soft,
             policy=self.policy,
         )
-        most = self.beside
+        most, most_bytes = self.beside, self.beside_bytes
         return Ingest(
             self.lake,
             self.tables,
@@ -84,7 +87,9 @@ class FollowedItem(BatchedLake):
             lateness=lambda _: timedelta(0),
             broker=SilentBroker(),
             current=current,
-            beside=None if most is None else folds_beside(self.lake, self.registry, current, most),
+            beside=None
+            if most is None
+            else folds_beside(self.lake, self.registry, current, most, most_bytes=most_bytes),
         )
 
     def restart(self) -> None:
