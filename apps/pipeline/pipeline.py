@@ -391,7 +391,7 @@ class Pipeline:
                 self.projections = PartState("running")
                 failures = 0
                 if not busy:
-                    self._manifest.memory.wait(IDLE_S)
+                    self._manifest.memory.wait(self._projecting.pause_s(IDLE_S))
             except Exception as error:
                 self.projections = PartState("restarting", cause_and_fix(error, most=500))
                 log.error("projections: %s", self.projections.reason, exc_info=error)

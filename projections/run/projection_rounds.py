@@ -9,7 +9,7 @@ from functools import partial
 
 from pyspark.sql import SparkSession
 
-from kernel.errors import BeyondThisProcess, PenstockError
+from kernel.errors import BeyondThisProcess
 from kernel.loops import passed
 from kernel.positions import Epoch
 from lake.attempts import Attempts
@@ -27,6 +27,7 @@ from projections.run.catalog import LIVE, PAUSED, DeployedCatalog, Deployment
 from projections.run.database import MEMORY_BYTES
 from projections.run.derived_holds import held_input
 from projections.run.derived_tables import Brought, DerivedTables
+from projections.run.due_projections import DueProjections
 from projections.run.due_triggers import Triggering
 from projections.run.event_fields import EventFields
 from projections.run.projection_states import (
@@ -36,14 +37,12 @@ from projections.run.projection_states import (
     held_documents,
 )
 from projections.run.projector import Projector
-from projections.run.relations import LATENESS, LakeCatalog, waits_for_input
+from projections.run.relations import LATENESS, LakeCatalog
+from projections.run.round_plans import RoundPlans
 from projections.run.runs_beside import RoundOfProjections, RunsBeside, error_of
 from projections.run.step_budget import within_budget
 from projections.run.targets import live_target
-from projections.sql.declared_relations import DeclaredCatalog
-from projections.sql.kept_plans import Asked, KeptPlans
 from projections.sql.lineage import in_order, read_by, with_what_they_read
-from projections.sql.parse import ProjectionDecl
 from projections.sql.plan import InputKind, Plan
 from schemas.registry import SchemaRegistry
 
@@ -100,11 +99,13 @@ class Projecting:
         self._lateness = lateness
         self._fields = EventFields(registry)
         self._triggering = Triggering(lake, tables)
-        self._kept_plans = KeptPlans()
         self._settled = (-2, -2)
         self._steps = 0
         self._typed_at = 0.0
         self.states: dict[str, ProjectionState] = {}
+        self._round_plans = RoundPlans(self.states)
+        self._due = DueProjections(self.states)
+        self._busy = False
 
     def follow(self, spark: SparkSession) -> None:
         """Make shuffles as large as those of ingest, where executors came or went."""
@@ -126,14 +127,21 @@ class Projecting:
 
         Raises what derived tables raise: without them no projection can go on.
         """
+        busy, self._busy = self._busy, False
         seen = (self._manifest.version(), self._deployed.version())
         if seen == self._settled and not self._derived.due() and not self._beside.any_ended():
             return False
         last = self._manifest.last()
         if last is None:
             return False
+        self._due.begin(busy=busy)
         with self._tables.looked_at_once():
-            return self._step(seen, last)
+            self._busy = self._step(seen, last)
+        return self._busy
+
+    def pause_s(self, most: float) -> float:
+        """Return for how many seconds no projection becomes due, `most` at most."""
+        return self._due.pause_s(most)
 
     def _step(self, seen: tuple[int, int], last: Committed) -> bool:
         deployment = self._current_deployment()
@@ -141,7 +149,7 @@ class Projecting:
         brought = self._derived.at()
         up_to = within_budget(self._manifest, brought.epoch, last)
         catalog = self._catalog(deployment, brought)
-        plans = self._plans(deployment, catalog)
+        plans = self._round_plans.of(deployment, catalog)
         joined = [i.name for made in plans.values() for i in made.inputs if i.kind in VERSIONS]
         histories = {
             history.name: history
@@ -162,15 +170,18 @@ class Projecting:
         reads = {name: read_by(made) for name, made in plans.items()}
         # Whoever is due is computed from what others have at this very epoch: they run before.
         waits = self._waiting(plans, reads, deployment, catalog, brought.epoch)
-        wanted = {name for name in plans if self._due(name) and name not in waits}
+        wanted = self._wanted(plans, waits, deployment, brought.epoch)
         wanted |= self._beside.readers(wanted, reads)
         due = with_what_they_read(wanted, reads)
-        with self._projector.notes.together():
-            for name in in_order(reads):
-                if name in due:
+        urgent = self._due.first(due, self._freshness(plans, deployment))
+        first = with_what_they_read(urgent, reads)
+        order = [name for name in in_order(reads) if name in due]
+        for names in ([n for n in order if n in first], [n for n in order if n not in first]):
+            with self._projector.notes.together():
+                for name in names:
                     ran |= self._run(name, plans[name], deployment, catalog, brought)
                     self._seen(self._projector.notes.write_due())
-        self._seen(True)
+            self._seen(True)
         at = RoundOfProjections(self._lake, plans, reads, deployment, brought, self.states, waits)
         self._beside.let_leave(at, self._projector, self._alone, self._tables)
         if not ran and brought.epoch == last.epoch and self._all_at(brought.epoch, deployment):
@@ -182,6 +193,27 @@ class Projecting:
         """Let what was done be told once it can be seen by name."""
         for state in self.states.values() if noted else ():
             state.noted = state.epoch
+        if noted:
+            self._due.seen()
+
+    def _wanted(
+        self,
+        plans: Mapping[str, Plan],
+        waits: Collection[str],
+        deployment: Deployment,
+        up_to: Epoch,
+    ) -> set[str]:
+        """Return the projections that this round is to run, but for those that they read."""
+        due = [n for n in plans if n not in waits and n not in self._beside and self._due.is_due(n)]
+        able = {n for n in due if self._is_run(n, deployment)}
+        return self._due.chosen(able, up_to, self._freshness(plans, deployment))
+
+    def _freshness(self, plans: Collection[str], deployment: Deployment) -> dict[str, timedelta]:
+        return {name: deployment.declared[name].freshness for name in plans}
+
+    def _is_run(self, name: str, deployment: Deployment) -> bool:
+        status = deployment.projections[name][0].status
+        return status == LIVE and not deployment.claimed(name)
 
     def _waiting(
         self,
@@ -254,12 +286,10 @@ class Projecting:
         entry, decl = deployment.projections[name]
         passed(f"projection {name}")
         state = self.states.setdefault(name, ProjectionState(name))
-        if entry.status != LIVE or state.epoch >= up_to or deployment.claimed(name):
-            return False
-        if name in self._beside:
+        if not self._is_run(name, deployment) or state.epoch >= up_to or name in self._beside:
             return False
         target = live_target(self._lake, name, entry.generation, include_late=entry.include_late)
-        state.due_at = time.monotonic() + decl.freshness.total_seconds()
+        self._due.begun(name, decl.freshness)
         held = held_input(made, brought.held)
         state.held = held is not None
         if held is not None:
@@ -312,9 +342,6 @@ class Projecting:
         projector = self._projector_of(session, tables=tables, manifest=manifest)
         return projector, self._catalog(at.deployment, at.brought, tables)
 
-    def _due(self, name: str) -> bool:
-        return time.monotonic() >= self.states[name].due_at
-
     def _behind(
         self, made: Plan, deployment: Deployment, up_to: Epoch
     ) -> tuple[bool, str | None] | None:
@@ -337,32 +364,6 @@ class Projecting:
             return other is not None and other.held, f"waits for the projection {name}: {why}"
         return None
 
-    def _plans(self, deployment: Deployment, catalog: LakeCatalog) -> dict[str, Plan]:
-        plans: dict[str, Plan] = {}
-        sources = tuple(deployment.sources.values())
-        declared = DeclaredCatalog(Asked(catalog), sources, tuple(deployment.declared.values()))
-        for name, decl in deployment.declared.items():
-            made = self._plan(name, decl, declared)
-            if made is not None:
-                plans[name] = made
-        for name, (_, error) in deployment.held.items():
-            state = self.states.setdefault(name, ProjectionState(name))
-            drop = f"penstock projection drop {name} --yes, and deploy what works"
-            state.error = f"{error.message} | fix: {error.remedy} To change it: {drop}"
-        return plans
-
-    def _plan(self, name: str, decl: ProjectionDecl, declared: DeclaredCatalog) -> Plan | None:
-        state = self.states.setdefault(name, ProjectionState(name))
-        try:
-            return self._kept_plans.plan(decl, declared)
-        except PenstockError as error:
-            first = waits_for_input(error)
-            state.error = f"{'waits: ' if first else ''}{error.message} | fix: {error.remedy}"
-            return None
-        except Exception as error:
-            state.error = error_of(error)
-            return None
-
     def _current_deployment(self) -> Deployment:
         known = self._deployment
         if known is not None and known.version == self._deployed.version():
@@ -370,7 +371,7 @@ class Projecting:
         self._deployment = now = self._deployed.deployment()
         if known is not None and known.changed == now.changed:
             return now  # A claim, which changes nothing for the others.
-        self._kept_plans.keep_only(now.projections)
+        self._round_plans.keep_only(now.projections)
         gone = set(self.states) - set(now.generations)
         for name in gone:
             del self.states[name]

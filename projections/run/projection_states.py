@@ -42,7 +42,8 @@ class ProjectionState:
 
     It was computed up to `epoch`, and can be seen by name up to `noted`. By design `waits` are
     final rows, and `trigger` is what it waits for at the epoch `asked` before it runs. `slow` says
-    that its last run kept others waiting.
+    that its last run kept others waiting. `takes_s` is how long it takes until a due run can be
+    seen; one that began and cannot be seen yet `waits_since` then.
     """
 
     name: str
@@ -53,6 +54,8 @@ class ProjectionState:
     runs: int = 0
     last_ms: float = 0.0
     due_at: float = 0.0
+    takes_s: float = 0.0
+    waits_since: float | None = None
     waits: str | None = None
     trigger: str | None = None
     asked: int = 0

@@ -1,0 +1,55 @@
+"""The plans of all deployed projections, as a round asks for them: kept while they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from kernel.errors import PenstockError
+from projections.run.catalog import Deployment
+from projections.run.projection_states import ProjectionState
+from projections.run.relations import LakeCatalog, waits_for_input
+from projections.run.runs_beside import error_of
+from projections.sql.catalog import Catalog
+from projections.sql.declared_relations import DeclaredCatalog
+from projections.sql.kept_plans import Asked, KeptPlans
+from projections.sql.parse import ProjectionDecl
+from projections.sql.plan import Plan
+
+
+class RoundPlans:
+    """Plans projections, and says in their `states` why one cannot be planned."""
+
+    def __init__(self, states: dict[str, ProjectionState]) -> None:
+        self._states = states
+        self._kept = KeptPlans()
+
+    def of(self, deployment: Deployment, catalog: LakeCatalog) -> dict[str, Plan]:
+        """Return the plans that can be made now, by projection."""
+        plans: dict[str, Plan] = {}
+        sources = tuple(deployment.sources.values())
+        declared = DeclaredCatalog(Asked(catalog), sources, tuple(deployment.declared.values()))
+        for name, decl in deployment.declared.items():
+            made = self._plan(name, decl, declared)
+            if made is not None:
+                plans[name] = made
+        for name, (_, error) in deployment.held.items():
+            state = self._states.setdefault(name, ProjectionState(name))
+            drop = f"penstock projection drop {name} --yes, and deploy what works"
+            state.error = f"{error.message} | fix: {error.remedy} To change it: {drop}"
+        return plans
+
+    def _plan(self, name: str, decl: ProjectionDecl, declared: Catalog) -> Plan | None:
+        state = self._states.setdefault(name, ProjectionState(name))
+        try:
+            return self._kept.plan(decl, declared)
+        except PenstockError as error:
+            first = waits_for_input(error)
+            state.error = f"{'waits: ' if first else ''}{error.message} | fix: {error.remedy}"
+            return None
+        except Exception as error:
+            state.error = error_of(error)
+            return None
+
+    def keep_only(self, names: Collection[str]) -> None:
+        """Forget the plans of all other projections."""
+        self._kept.keep_only(names)
