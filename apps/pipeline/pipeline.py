@@ -78,8 +78,7 @@ class Pipeline:
         self, spark: SparkSession, settings: Settings, metrics: PipelineMetrics, heads: StoreHeads
     ) -> None:
         self._spark = spark
-        self._settings = settings
-        self._metrics = metrics
+        self._settings, self._metrics = settings, metrics
         self._lake = Lake.at(settings.lake)
         self._registry = ConfluentRegistry(settings.required("registry.url"))
         self._tables = Tables(owned=self._lake.written_by_ingest)
@@ -274,6 +273,7 @@ class Pipeline:
             before_epoch=self._wait_for_space,
             after_epoch=self._committed,
             after_rest=self._rested,
+            after_round=self._manifest.memory.rounds.wait,
         )
         runs = LaneRuns(
             self._spark,
@@ -386,7 +386,8 @@ class Pipeline:
         failures = 0
         while not stop.is_set():
             try:
-                with self._projections_loop.working("a look at what is due"):
+                looking = self._projections_loop.working("a look at what is due")
+                with looking, self._manifest.memory.rounds.round():
                     busy = self._projecting.step()
                 self.projections = PartState("running")
                 failures = 0

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable
 
 from pipeline.commit.manifest_rows import Committed
+from pipeline.commit.round_gate import RoundGate
 from pipeline.log.recent_rows import RecentRows
 
 REMEMBERED = 64
@@ -19,6 +20,8 @@ class EpochMemory:
     def __init__(self) -> None:
         self.logged = RecentRows()
         """What the last epochs appended to logs of events; an epoch may not be committed yet."""
+        self.rounds = RoundGate()
+        """Between who makes the epochs and who derives from them."""
         self._known: OrderedDict[int, Committed] = OrderedDict()
         self._newest = -1
         self._news = threading.Event()
@@ -32,6 +35,7 @@ class EpochMemory:
                 self._known.move_to_end(done.epoch)
                 if done.epoch > self._newest:
                     self._newest = done.epoch
+                    self.rounds.committed(done.epoch)
                     self._news.set()
             while len(self._known) > REMEMBERED:
                 self._known.popitem(last=False)

@@ -80,8 +80,8 @@ class IngestRun:
     Lanes `without` are not read here, and their offsets stay; those that `parting` has are not
     read here just now. Runs that read other lanes take turns at making epochs. One that is `apart`
     reads one lane, and decodes before its turn, so that others need not wait for what may fail or
-    take long; one that is not has a lane parted that cannot be decoded, or that with more than
-    `much` records would keep others waiting.
+    take long; one that is not begins its epochs `after_round`, told how many records wait, and has
+    a lane parted that cannot be decoded, or that with more than `much` records would delay others.
     """
 
     def __init__(
@@ -101,6 +101,7 @@ class IngestRun:
         before_epoch: Callable[[], None],
         after_epoch: Callable[[Committed], None],
         after_rest: Callable[[Offsets], None],
+        after_round: Callable[[int], bool] | None = None,
         turn: Turn | None = None,
         apart: bool = False,
         parting: LaneBook | None = None,
@@ -112,8 +113,7 @@ class IngestRun:
         self._ingest = ingest
         self._book = book
         self._skips = skips_of(book)
-        self._captures = captures
-        self._without = without
+        self._captures, self._without = captures, without
         self._plans: BatchPlans | None = None
         self.gaps: dict[str, list[Gap]] = {}
         self.silent: dict[str, Exception] = {}
@@ -124,11 +124,10 @@ class IngestRun:
         self._max_records = max_records
         process = LaneProcess(topics.bootstrap, router) if apart else None
         self._records = EpochRecords(spark, topics.bootstrap, router, executor, process=process)
-        self._loop = loop
-        self._before_epoch = before_epoch
-        self._after_epoch = after_epoch
-        self._after_rest = after_rest
+        self._loop, self._before_epoch = loop, before_epoch
+        self._after_epoch, self._after_rest = after_epoch, after_rest
         self._run_id = uuid.uuid4().hex
+        self._after_round = None if apart else after_round
         self._turn = turn or Turn()
         self._pace = Pace(max_records, self._turn, beside=apart)
         # What executors decode of one lane is in a pool of its own: it shares cores, and no queue.
@@ -302,6 +301,8 @@ class IngestRun:
         more = len(here) < len(end)
         while self.reach.further(here):
             self._go_on()
+            if self._after_round and self._after_round(records_between(self.reach.taken, here)):
+                more = True
             # More has come while parts were made; and of a batch a lane apart has most of the room.
             now = self._newest(here) if more else here
             ahead = self._ahead

@@ -1,0 +1,114 @@
+"""An epoch waits for the round of the one before, and for none that takes long."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from pipeline.commit.epoch_memory import EpochMemory
+from pipeline.commit.round_gate import FEW_RECORDS, RoundGate
+from pipeline.lanes.lane_book import LaneBook
+from tests.support.lake.noted_epochs import committed
+from tests.unit.test_lane_shares import run_over
+
+LONG_S = 60.0
+NOT_AT_ALL_S = 0.0
+
+
+def gate_of(most_s: float) -> RoundGate:
+    """Return a gate behind the round of its first epoch."""
+    gate = RoundGate(most_s=most_s)
+    gate.committed(1)
+    with gate.round():
+        pass
+    return gate
+
+
+def waiting(gate: RoundGate) -> tuple[threading.Thread, list[bool]]:
+    """Return a thread that waits, by now, for the newest epoch's round, and what it is told."""
+    found: list[bool] = []
+    thread = threading.Thread(target=lambda: found.append(gate.wait(1)), daemon=True)
+    thread.start()
+    deadline = time.monotonic() + LONG_S
+    while not cast(Any, gate._changed)._waiters:
+        assert time.monotonic() < deadline, "nobody waits"
+        time.sleep(0.001)
+    return thread, found
+
+
+def test_an_epoch_waits_until_the_newest_one_was_taken_in() -> None:
+    gate = gate_of(LONG_S)
+    assert not gate.wait(1), "its round has ended"
+    gate.committed(2)
+    thread, found = waiting(gate)
+    with gate.round():
+        assert not found
+    thread.join(LONG_S)
+    assert found == [True]
+
+
+def test_a_round_that_began_before_the_epoch_is_not_its_own() -> None:
+    gate = gate_of(LONG_S)
+    with gate.round():
+        gate.committed(2)
+    thread, found = waiting(gate)
+    with gate.round():
+        assert not found
+    thread.join(LONG_S)
+    assert found == [True]
+
+
+def test_a_round_that_fails_lets_the_epoch_go_on() -> None:
+    gate = gate_of(LONG_S)
+    gate.committed(2)
+    thread, found = waiting(gate)
+    with pytest.raises(ValueError, match="broken"), gate.round():
+        raise ValueError("broken")
+    thread.join(LONG_S)
+    assert found == [True]
+
+
+def test_a_round_that_takes_long_has_one_epoch_wait_and_no_more() -> None:
+    gate = gate_of(NOT_AT_ALL_S)
+    gate.committed(2)
+    with gate.round():
+        assert gate.wait(1), "for as long as it may"
+        gate.committed(3)
+        assert not gate.wait(1)
+    with gate.round():
+        pass
+    gate.committed(4)
+    assert gate.wait(1), "another round, another wait"
+
+
+def test_nothing_waits_where_nobody_makes_rounds_or_much_has_come() -> None:
+    gate = RoundGate(most_s=LONG_S)
+    gate.committed(1)
+    assert not gate.wait(1)
+    gate = gate_of(LONG_S)
+    gate.committed(2)
+    assert not gate.wait(FEW_RECORDS + 1)
+
+
+def test_a_commit_is_told_to_the_gate() -> None:
+    memory = EpochMemory()
+    with memory.rounds.round():
+        pass
+    assert not memory.rounds.wait(1)
+    memory.rounds._most_s = NOT_AT_ALL_S
+    memory.add([committed(1, 0)])
+    assert memory.rounds.wait(1)
+
+
+def test_an_epoch_that_waited_has_what_came_meanwhile(tmp_path: Path) -> None:
+    asked: list[int] = []
+    run, made = run_over({"quiet": {"0": 40}}, LaneBook(), tmp_path)
+    for waits, end in ((False, 1), (True, 40)):
+        cast(Any, run)._after_round = lambda records, waits=waits: asked.append(records) or waits
+        run._at_work(0, {"quiet": {"0": 1 if not waits else 9}})
+        assert made[-1].end == {"quiet": {"0": end}}
+    assert asked == [1, 8], "the records that are planned and not read"
