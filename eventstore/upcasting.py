@@ -11,7 +11,6 @@ an error that names the upcaster. Stored events never change.
 from __future__ import annotations
 
 import asyncio
-import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -21,6 +20,7 @@ import orjson
 
 from eventstore.names import subject_of
 from kernel.errors import DeciderFailed, Incompatible, Misconfigured, NotFound, SchemaViolation
+from schemas.avro_bodies import BodyReader
 from schemas.compatibility import parse
 from schemas.json_codec import JsonCodec, json_default
 from schemas.records import FORMAT_AVRO, RecordedEvent
@@ -190,6 +190,7 @@ class _Type:
         self._steps = steps
         self._codecs: dict[int, JsonCodec] = {}
         self._parsed: dict[int, Any] = {}
+        self._readers: dict[int, BodyReader] = {}
         self._last = max(self._texts)
         # An upcaster from the newest version is ahead of the registry: its result is the newest.
         self.target = self._last
@@ -237,11 +238,14 @@ class _Type:
     def _resolved(self, body: bytes, written: int, read: int) -> Data:
         """Read bytes of one version as another one."""
         try:
-            value = fastavro.schemaless_reader(
-                io.BytesIO(body),
-                self._schema(written),
-                None if read == written else self._schema(read),
+            value = self._reader(written).read(
+                body, None if read == written else self._schema(read)
             )
+        except SchemaViolation as error:
+            raise Incompatible(
+                f"{self.subject}: data are not what version {written} says: {error.message}",
+                remedy="Whoever appended them did not encode them: see POST /v1/encode.",
+            ) from error
         except fastavro.read.SchemaResolutionError as error:
             raise Incompatible(
                 f"{self.subject}: version {written} cannot be read as version {read}: {error}",
@@ -261,6 +265,11 @@ class _Type:
         if version not in self._parsed:
             self._parsed[version] = parse(self._texts[version])
         return self._parsed[version]
+
+    def _reader(self, version: int) -> BodyReader:
+        if version not in self._readers:
+            self._readers[version] = BodyReader(self._schema(version))
+        return self._readers[version]
 
     def _codec(self, version: int) -> JsonCodec:
         if version not in self._codecs:

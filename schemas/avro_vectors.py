@@ -32,10 +32,11 @@ class _Misfit(Exception):
 
 @dataclass(slots=True)
 class _Bytes:
-    """All records in one buffer, and where each is read next. `found` takes the columns."""
+    """All records in one buffer, where each is read next and ends. `found` takes the columns."""
 
     buffer: npt.NDArray[np.uint8]
     at: Places
+    ends: Places
     wanted: frozenset[Path]
     found: dict[Path, pa.Array] = field(default_factory=dict)
 
@@ -85,13 +86,13 @@ def _run(program: _Program, binary: pa.Array, wanted: frozenset[Path]) -> dict[P
     if data is None or offsets[-1] - offsets[0] < len(binary) * HEADER_BYTES:
         raise _Misfit
     buffer = np.frombuffer(data, np.uint8)[: offsets[-1]]
-    state = _Bytes(buffer, offsets[:-1] + HEADER_BYTES, wanted)
+    state = _Bytes(buffer, offsets[:-1] + HEADER_BYTES, offsets[1:], wanted)
     rows = np.arange(len(binary), dtype=np.int64)
     for name, reader in program.fields:
         column = reader(state, rows, (name,))
         if column is not None:
             state.found[name,] = column
-        if (state.at > offsets[1:]).any():
+        if (state.at > state.ends).any():
             raise _Misfit
     if len(state.found) < len(wanted):
         raise _Misfit
@@ -188,7 +189,8 @@ def _text(arrow: pa.DataType) -> Reader:
     def read(state: _Bytes, rows: Places, path: Path) -> pa.Array | None:
         length = _varint(state, rows)
         at = state.at[rows]
-        if length.size and (length.min() < 0 or (at + length).max() > state.buffer.size):
+        # Lengths within the record: else those of a batch could say that it has gigabytes.
+        if (length < 0).any() or (length > state.ends[rows] - at).any():
             raise _Misfit
         state.at[rows] = at + length
         return _gathered(state.buffer, at, length, arrow) if path in state.wanted else None

@@ -7,7 +7,6 @@ and safe inside Spark's Python workers.
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import fastavro
 import pyarrow as pa
 
 from kernel.errors import SchemaViolation
+from schemas.avro_bodies import BodyReader
 from schemas.column_types import NOTHING, ColumnType, column_type, full_name, opened
 from schemas.column_vectors import columns_of
 from schemas.debezium import PLACEHOLDER, UNCHANGED, Unchanged, is_unchanged
@@ -115,7 +115,7 @@ def decode_value(framed: bytes, schema_json: str) -> Any:
 
     Raises `SchemaViolation` when the bytes do not fit the schema.
     """
-    return _read(framed, _parser(schema_json))
+    return _read(framed, _reader(schema_json))
 
 
 def decode_rows(
@@ -141,11 +141,11 @@ def decode_rows(
         return _with_left(pa.Table.from_arrays(columns, schema=_with_present(shape)), quick.left)
     framed = binary.to_pylist()
     if part not in ("before", "after"):
-        parser = _rows_parser(schema_json)
-        rows = [None if item is None else _read(item, parser) for item in framed]
+        reader = _rows_reader(schema_json, strict=part == "topic")
+        rows = [None if item is None else _read(item, reader) for item in framed]
     else:
-        parser = _rows_parser(schema_json, part)
-        rows = [None if item is None else _read(item, parser)[part] for item in framed]
+        reader = _rows_reader(schema_json, part)
+        rows = [None if item is None else _read(item, reader)[part] for item in framed]
     # Only a captured row has the mark: elsewhere a text that is equal to it is that text.
     image = part in ("before", "after")
     unchanged = _take_unchanged(framed, rows, names) if image else None
@@ -288,6 +288,8 @@ def _with_present(shape: RecordShape) -> pa.Schema:
 def _record(schema_json: str) -> dict[str, Any]:
     try:
         schema = parsed(schema_json)
+    except RecursionError as error:
+        raise SchemaViolation("a schema whose types lie too deep within each other") from error
     except ValueError as error:
         raise SchemaViolation(f"not an Avro schema: {error}") from error
     match schema:
@@ -297,11 +299,13 @@ def _record(schema_json: str) -> dict[str, Any]:
             raise SchemaViolation(f"not an Avro record schema: {schema_json[:80]}")
 
 
-def _read(framed: bytes, parser: Any) -> Any:
+def _read(framed: bytes, reader: BodyReader) -> Any:
     try:
-        return fastavro.schemaless_reader(
-            io.BytesIO(memoryview(framed)[HEADER_BYTES:]), parser, None
-        )
+        return reader.read(memoryview(framed)[HEADER_BYTES:])
+    except SchemaViolation as error:
+        raise SchemaViolation(
+            f"{len(framed)} bytes do not fit their schema: {error.message}"
+        ) from error
     except UNREADABLE as error:
         # Without an address in it: a record that is decoded again is rejected in the same words.
         reason = re.sub(r" at 0x[0-9a-f]+", "", repr(error))
@@ -309,25 +313,36 @@ def _read(framed: bytes, parser: Any) -> Any:
 
 
 @lru_cache(maxsize=4096)
-def _parser(schema_json: str) -> Any:
-    try:
-        return fastavro.parse_schema(_bare(parsed(schema_json)))
-    except (ValueError, fastavro.schema.SchemaParseException) as error:
-        raise SchemaViolation(f"not an Avro schema: {error}") from error
+def _reader(schema_json: str) -> BodyReader:
+    return _of_schema(schema_json, _bare)
 
 
 @lru_cache(maxsize=4096)
-def _rows_parser(schema_json: str, last_field: str | None = None) -> Any:
+def _rows_reader(
+    schema_json: str, last_field: str | None = None, *, strict: bool = False
+) -> BodyReader:
     """Prepare reading a schema, up to `last_field` only: Avro has no marks between fields.
 
     The row images come first in an envelope; what follows them costs more than a row.
     """
-    try:
-        schema = with_branches(_bare(parsed(schema_json)))
+
+    def prepared(avro: Any) -> Any:
+        schema = with_branches(_bare(avro))
         if last_field is not None:
             names = [field["name"] for field in schema["fields"]]
             schema["fields"] = schema["fields"][: names.index(last_field) + 1]
-        return fastavro.parse_schema(schema)
+        return schema
+
+    return _of_schema(schema_json, prepared, strict=strict)
+
+
+def _of_schema(
+    schema_json: str, prepared: Callable[[Any], Any], *, strict: bool = False
+) -> BodyReader:
+    try:
+        return BodyReader(fastavro.parse_schema(prepared(parsed(schema_json))), strict=strict)
+    except RecursionError as error:
+        raise SchemaViolation("a schema whose types lie too deep within each other") from error
     except (ValueError, fastavro.schema.SchemaParseException) as error:
         raise SchemaViolation(f"not an Avro schema: {error}") from error
 

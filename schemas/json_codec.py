@@ -31,6 +31,7 @@ from typing import Any, cast
 import fastavro
 
 from kernel.errors import Incompatible, SchemaViolation
+from schemas.avro_bodies import BodyReader
 from schemas.compatibility import parse
 from schemas.json_values import SCALARS, describe, inside, logical_converter, misfit
 from schemas.wire import UNREADABLE
@@ -51,11 +52,11 @@ class JsonCodec:
             raise SchemaViolation("the schema of an event must be a record: its fields are columns")
         self.schema_json = schema_json
         self.inferred = parsed.get(INFERRED_KEY) == INFERRED_VALUE
-        self._reader = parsed
+        self._reader = BodyReader(parsed)
         # What is written is raw: logical types are resolved here, with better complaints.
         self._writer = fastavro.parse_schema(_plain(parsed))
         self._convert = _Converters(parsed).root
-        self._many: Any = None
+        self._many: BodyReader | None = None
 
     def encode(self, data: Mapping[str, object]) -> bytes:
         """Return the Avro body (without framing) of a JSON object.
@@ -73,8 +74,8 @@ class JsonCodec:
         Raises `Incompatible` for bytes that the schema did not write.
         """
         try:
-            value = fastavro.schemaless_reader(io.BytesIO(body), self._reader, None)
-        except UNREADABLE as error:
+            value = self._reader.read(body)
+        except (*UNREADABLE, SchemaViolation) as error:
             raise Incompatible(
                 f"the data are not what their schema says: {type(error).__name__} {error}",
                 remedy="Whoever appended them did not encode them: see POST /v1/encode.",
@@ -89,14 +90,14 @@ class JsonCodec:
         """
         if self._many is None:
             items = parse(self.schema_json)
-            self._many = fastavro.parse_schema({"type": "array", "items": items})
-        body = io.BytesIO(b"".join([_varint(len(bodies)), *bodies, b"\0"]))
+            self._many = BodyReader(fastavro.parse_schema({"type": "array", "items": items}))
+        joined = b"".join([_varint(len(bodies)), *bodies, b"\0"])
         try:
-            read = fastavro.schemaless_reader(body, self._many, None)
-        except UNREADABLE:
+            read, whole = self._many.read_whole(joined)
+        except (*UNREADABLE, SchemaViolation):
             return [self.decode(each) for each in bodies]
         values = cast(list[dict[str, Any]], read)
-        if len(values) != len(bodies) or body.read(1):
+        if len(values) != len(bodies) or not whole:
             # One of them is longer than its schema says, which `decode` overlooks.
             return [self.decode(each) for each in bodies]
         return values
