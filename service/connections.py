@@ -60,6 +60,8 @@ class WatchedProtocol(HttpToolsProtocol):
     _in_head = False
     _head_bytes = 0
     """Bytes of the head that is incomplete after the packets so far."""
+    _unread_framing: HttpRefusal | None = None
+    """What is said of the body's codings where they are not read here."""
     _packet_bytes = 0
     """Bytes of the packet at hand, none once it has ended another request before this head."""
 
@@ -90,9 +92,9 @@ class WatchedProtocol(HttpToolsProtocol):
         except httptools.HttpParserUpgrade as upgrade:
             self._stay_with_http(data[upgrade.args[0] :])
         except httptools.HttpParserError:
-            self._turn_away(
-                _head_too_large(self.limits.header_bytes) if self._too_large() else _malformed()
-            )
+            refused = self._unread_framing or _malformed()
+            large = self._too_large()
+            self._turn_away(_head_too_large(self.limits.header_bytes) if large else refused)
         else:
             if self._in_head:
                 self._head_bytes += self._packet_bytes
@@ -112,11 +114,29 @@ class WatchedProtocol(HttpToolsProtocol):
         """Start the request, unless it is one that `_stay_with_http` will put in other words."""
         if self._head_bytes + self._packet_bytes > self.limits.header_bytes and self._too_large():
             raise ValueError("the head is too large")
+        self._unread_framing = self._refused_framing()
+        if self._unread_framing is not None:
+            raise ValueError("where the body ends is not known")
         if not self.parser.should_upgrade():
             if not self.url.startswith((b"/", b"*")):
                 self._take_host_of_target()
             super().on_headers_complete()
         self._in_head = False
+
+    def _refused_framing(self) -> HttpRefusal | None:
+        """Return what is wrong with the codings of a body, all of which have to be undone here.
+
+        The parser undoes `chunked` where it is the last one, whatever others stand before it.
+        """
+        values = [value for name, value in self.headers if name == b"transfer-encoding"]
+        if not values:
+            return None
+        codings = [coding.strip().lower() for coding in b",".join(values).split(b",")]
+        if self.parser.get_http_version() != "1.1" or codings.pop() != b"chunked":
+            return _malformed()
+        if b"chunked" in codings or b"" in codings:
+            return _malformed()
+        return _unknown_coding(codings[0]) if codings else None
 
     def _take_host_of_target(self) -> None:
         """Let a target such as `http://name/path` say whom it is for (RFC 9112, 3.2.2)."""
@@ -270,6 +290,17 @@ def _malformed() -> HttpRefusal:
         "The request is not HTTP/1.1",
         "it cannot be parsed",
         "Send HTTP/1.1, as clients do by themselves; the service has neither TLS nor HTTP/2.",
+    )
+
+
+def _unknown_coding(coding: bytes) -> HttpRefusal:
+    return refusal(
+        501,
+        "unknown-transfer-coding",
+        "The body has a transfer coding that is not read here",
+        f"Transfer-Encoding: {coding[:40].decode('latin-1')}",
+        "Send the body as it is, by Content-Length or by Transfer-Encoding: chunked.",
+        ("connection", "close"),
     )
 
 

@@ -402,6 +402,49 @@ def test_a_request_that_asks_for_http2_keeps_its_body(
     assert b'"head":%d' % expected in received, "the connection goes on"
 
 
+CHUNKS = b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
+SECOND = b"GET /v1/store HTTP/1.1\r\nHost: localhost\r\n\r\n"
+ODD_FRAMINGS = {
+    "gzip, chunked": ("1.1", b"Transfer-Encoding: gzip, chunked\r\n", 501),
+    "two headers": ("1.1", b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n", 501),
+    "gzip alone": ("1.1", b"Transfer-Encoding: gzip\r\n", 400),
+    "chunked, gzip": ("1.1", b"Transfer-Encoding: chunked, gzip\r\n", 400),
+    "chunked twice": ("1.1", b"Transfer-Encoding: chunked, chunked\r\n", 400),
+    "identity": ("1.1", b"Transfer-Encoding: identity\r\n", 400),
+    "none": ("1.1", b"Transfer-Encoding:\r\n", 400),
+    "with a length": ("1.1", b"Transfer-Encoding: chunked\r\nContent-Length: 3\r\n", 400),
+    "an older version": ("1.0", b"Transfer-Encoding: chunked\r\n", 400),
+    "two lengths": ("1.1", b"Content-Length: 3\r\nContent-Length: 4\r\n", 400),
+    "a length with a sign": ("1.1", b"Content-Length: +3\r\n", 400),
+    "a length of two": ("1.1", b"Content-Length: 3, 3\r\n", 400),
+    "a length beyond all": ("1.1", b"Content-Length: 99999999999999999999\r\n", 400),
+}
+
+
+@pytest.mark.parametrize(
+    ("version", "framing", "status"), ODD_FRAMINGS.values(), ids=ODD_FRAMINGS.keys()
+)
+@pytest.mark.parametrize("upgrade", [b"", b"Connection: Upgrade\r\nUpgrade: h2c\r\n"])
+def test_a_body_whose_end_is_not_sure_is_refused_and_nothing_behind_it_is_read(
+    http: httpx.Client, version: str, framing: bytes, status: int, upgrade: bytes
+) -> None:
+    before = head(http)
+    start = b"POST /v1/streams/order-1 HTTP/%b\r\nHost: localhost\r\n" % version.encode()
+    start += b"Content-Type: application/json\r\n" + upgrade + framing + b"\r\n"
+    received = exchanged(http, start + CHUNKS + SECOND)
+    assert received.startswith(b"HTTP/1.1 %d " % status), received
+    kind = b"unknown-transfer-coding" if status == 501 else b"malformed-request"
+    assert b'"type":"%b"' % kind in received
+    assert received.count(b"HTTP/1.1 ") == 1, "the connection ends"
+    assert head(http) == before
+
+
+def test_chunked_is_read_in_any_case(http: httpx.Client) -> None:
+    start = b"POST /v1/streams/order-1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    start += b"Content-Type: application/json\r\nTransfer-Encoding:  Chunked \r\n\r\n"
+    assert exchanged(http, start + CHUNKS).startswith(b"HTTP/1.1 201 ")
+
+
 def test_what_is_no_http_is_told_so(http: httpx.Client) -> None:
     for sent in (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"CONNECT localhost:80 HTTP/1.1\r\n\r\n"):
         received = exchanged(http, sent)
