@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Annotated
 from uuid import UUID
 
@@ -35,6 +35,7 @@ from service.ndjson import (
     stream_lines,
     upcast_lines,
 )
+from service.preconditions import is_held
 from service.render import EventData, dump, event_fragments, event_json
 from service.requests import runtime_of
 from service.runtime import Opened, Runtime
@@ -58,6 +59,7 @@ StreamPrefix = Annotated[str | None, Query(description="Only streams that begin 
 Tag = Annotated[str | None, Query(description="Only events with this tag")]
 Upcast = Annotated[bool, Query(description="Data in the newest version of each event's schema")]
 Accept = Annotated[str | None, Header(include_in_schema=False)]
+IfNoneMatch = Annotated[list[str] | None, Header(include_in_schema=False)]
 
 
 @router.get("/streams/{stream}", summary="Read one stream")
@@ -69,6 +71,7 @@ async def read_stream(
     limit: Limit = None,
     upcast: Upcast = False,
     accept: Accept = None,
+    if_none_match: IfNoneMatch = None,
 ) -> Response:
     """Return events of a stream and its present version, which is the ETag too.
 
@@ -76,17 +79,21 @@ async def read_stream(
     """
     runtime = runtime_of(request)
     opened = runtime.opened
+    # The version says nothing of upcasters, by which the same events are other data.
+    held = [] if upcast else (if_none_match or [])
     if _wants_lines(accept):
-        return await _stream_lines(runtime, stream, from_version, direction, limit, upcast)
+        return await _stream_lines(runtime, stream, from_version, direction, limit, upcast, held)
     page = await opened.store.read_stream(
         stream, from_version=from_version, direction=direction, limit=page_size(runtime, limit)
     )
+    headers = {"etag": f'"{page.version}"', **category_header(stream)}
+    if is_held(headers["etag"], held):
+        return Response(status_code=304, headers=headers)
     document = {
         "stream": stream,
         "version": page.version,
         "events": await event_fragments(page.events, _data(opened, upcast)),
     }
-    headers = {"etag": f'"{page.version}"', **category_header(stream)}
     return Response(dump(document), media_type=_JSON, headers=headers)
 
 
@@ -97,6 +104,7 @@ async def _stream_lines(
     direction: Direction,
     limit: int | None,
     upcast: bool,
+    held: Sequence[str],
 ) -> Response:
     opened = runtime.opened
     left = limit
@@ -136,6 +144,8 @@ async def _stream_lines(
     start = _END if from_version is None else from_version
     lines = await _lines(opened, start, event_page if upcast else None, plain_page)
     headers = {"etag": f'"{version}"', **category_header(stream)}
+    if is_held(headers["etag"], held):
+        return Response(status_code=304, headers=headers)
     return LinesResponse(runtime.streams, lines, headers)
 
 

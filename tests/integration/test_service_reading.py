@@ -272,3 +272,28 @@ def test_large_events_come_in_pages_of_so_many_bytes(http: httpx.Client) -> None
     assert page["version"] == 39
     assert [event["version"] for event in pages(http, "/v1/events")] == forward
     assert http.get("/v1/events", params={"limit": 100}).json()["next_after"] < 40
+
+
+@pytest.mark.parametrize("accept", ["application/json", "application/x-ndjson"])
+def test_a_stream_that_has_not_moved_is_not_read_again(http: httpx.Client, accept: str) -> None:
+    post(http, "order-held", [placed(1), placed(2)])
+    headers = {"accept": accept}
+    first = http.get("/v1/streams/order-held", headers=headers)
+    tag = first.headers["etag"]
+    assert (first.status_code, tag) == (200, '"1"')
+    for held in (tag, f"W/{tag}", f'"7", {tag}', "*"):
+        again = http.get("/v1/streams/order-held", headers=headers | {"if-none-match": held})
+        assert (again.status_code, again.content) == (304, b"")
+        assert (again.headers["etag"], again.headers["penstock-category"]) == (tag, "order")
+        assert (
+            http.head("/v1/streams/order-held", headers={"if-none-match": held}).status_code == 304
+        )
+    upcast = http.get(
+        "/v1/streams/order-held", params={"upcast": True}, headers={"if-none-match": tag}
+    )
+    assert upcast.status_code == 200, "an upcaster may be another one"
+    post(http, "order-held", [placed(3)])
+    moved = http.get("/v1/streams/order-held", headers=headers | {"if-none-match": tag})
+    assert (moved.status_code, moved.headers["etag"]) == (200, '"2"')
+    absent = http.get("/v1/streams/order-none", headers=headers | {"if-none-match": "*"})
+    assert absent.status_code == 404
