@@ -77,7 +77,11 @@ class SlowGroup:
         """Do the runs. An error is the projection's own, and that of those that read it."""
         failed: set[str] = set()
         try:
-            begins()
+            try:
+                begins()
+            except Exception as error:
+                self.fail(error)
+                return
             for each in self.runs:
                 outcome = SlowOutcome(run=each)
                 if failed.isdisjoint(read_by(each.plan)):
@@ -87,6 +91,11 @@ class SlowGroup:
                 self.outcomes.append(outcome)
         finally:
             self.ended.set()
+
+    def fail(self, error: Exception) -> None:
+        """End without having begun: the error is that of all projections of the group."""
+        self.outcomes += [SlowOutcome(run=each, error=error_of(error)) for each in self.runs]
+        self.ended.set()
 
     def _done(self, each: SlowRun) -> SlowOutcome:
         try:
@@ -215,7 +224,11 @@ class RunsBeside:
         """Compute who leaves a round beside it: each group by a projector that `alone` makes."""
         for names in self._leaving(at):
             projector, catalog = alone(at)
-            runs = [at.run_of(name, names, tables) for name in names]
+            try:
+                runs = [at.run_of(name, names, tables) for name in names]
+            except BaseException:
+                projector.close()
+                raise
             for each in runs:
                 projector.take_over(own, each.target.app_id)
             self._begin(SlowGroup(projector=projector, catalog=catalog, runs=runs))
@@ -258,12 +271,17 @@ class RunsBeside:
         """Compute a group from now on."""
         self._groups.append(group)
         self._left |= dict.fromkeys(group.names, time.monotonic())
-        threading.Thread(
+        thread = threading.Thread(
             target=group.work,
             args=(self._begins,),
             name=f"projections beside: {group.runs[0].name}",
             daemon=True,
-        ).start()
+        )
+        try:
+            thread.start()
+        except RuntimeError as error:
+            # The process has as many threads as it may have. Nobody else would end the group.
+            group.fail(error)
 
 
 def _is_live(run: SlowRun, deployment: Deployment, lake: Lake) -> bool:

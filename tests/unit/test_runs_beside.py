@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kernel.errors import BeyondThisProcess, InvalidRequest
+from kernel.errors import BeyondThisProcess, InvalidRequest, Unavailable
 from projections.run import projector as projectors
 from projections.run.catalog import DROPPED, PAUSED
 from projections.run.projection_rounds import Projecting
@@ -248,6 +248,42 @@ def test_of_more_than_fit_none_waits_for_ever(
         assert group.ended.wait(60)
     assert Counter(began) == {"persons": 2, "other": 2}
     assert rounds.settled()
+
+
+@pytest.mark.parametrize("place", ["preparation", "thread"])
+def test_a_group_that_cannot_begin_says_so_and_is_tried_again(
+    rounds: Beside, slow_persons: Gate, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    broken, started = threading.Event(), threading.Event()
+    slow_persons.open.set()
+
+    def begins() -> None:
+        started.set()
+        if broken.is_set():
+            raise Unavailable("the engine is away", remedy="Wait.")
+
+    def start(own: threading.Thread) -> None:
+        if broken.is_set() and own.name.startswith("projections beside"):
+            raise RuntimeError("can't start new thread")
+        own_start(own)
+
+    own_start = threading.Thread.start
+    if place == "thread":
+        monkeypatch.setattr(threading.Thread, "start", start)
+    else:
+        monkeypatch.setattr(rounds.beside, "_begins", begins)
+    broken.set()
+    epoch = rounds.seen("ab")
+    rounds.step()
+    for group in rounds.beside._groups:
+        assert group.ended.wait(60)
+    rounds.step()
+    said = {"preparation": "the engine is away | fix: Wait.", "thread": "can't start new thread"}
+    assert said[place] in (rounds.error("persons") or "")
+    assert rounds.epoch("other") == epoch
+    broken.clear()
+    assert rounds.settled()
+    assert rounds.fits()
 
 
 @pytest.mark.parametrize("seed", range(3))
