@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -55,6 +56,10 @@ def main() -> None:
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: pipeline.stopping.set())
+    # What was loaded stays: to walk through all of it stops every thread for a tenth of a second,
+    # and would be done again and again while epochs and rounds are made.
+    gc.collect()
+    gc.freeze()
     with holding(settings.state_dir) as holder:
         _run(pipeline, lease_keeper(settings, holder))
     server.shutdown()
