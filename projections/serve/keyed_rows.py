@@ -32,6 +32,13 @@ from projections.sql.shape import END, ORDER, PARTIAL
 HIDDEN = frozenset({"_epoch", "_late", "_time", "_ingested_at", END, *ORDER})
 """Columns that keep a table right: no part of its rows as readers see them."""
 
+MOST_LISTED = 2_000
+"""Of files with up to so many rows keys are held as Python compares them."""
+_LISTED_BYTES = 120
+"""What a value of such a key takes beside its text."""
+
+_Places = tuple[object, ...]
+
 
 class KeyedRows(Protocol):
     """Rows by key. Order: that of the keys' columns, ascending. No key is there twice."""
@@ -57,49 +64,71 @@ class KeyedRows(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilePart:
-    """Rows of one file, with the places of its rows in the order of their keys."""
+    """Rows of one file, with the places of its rows in the order of their keys.
+
+    A table that changes has dozens of small files, in any of which a key may be: of these the keys
+    are held as Python compares them. Of a large one only the first and the last are.
+    """
 
     rows: pa.Table
     order: pa.Array
     columns: tuple[pa.Array, ...]
+    keys: tuple[_Places, ...] | None
+    ends: tuple[_Places, _Places] | None
+    """The first and the last key; None where there are no rows."""
 
     @classmethod
     def of(cls, rows: pa.Table, key: Sequence[str]) -> FilePart:
         """Sort rows by key."""
         whole = rows.combine_chunks()
-        return cls(
-            rows=whole,
-            order=pc.sort_indices(whole, sort_keys=[(name, "ascending") for name in key]),
-            columns=tuple(comparable(whole[name]) for name in key),
-        )
+        order = pc.sort_indices(whole, sort_keys=[(name, "ascending") for name in key])
+        columns = tuple(comparable(whole[name]) for name in key)
+        keys = tuple(_places(columns, order)) if len(order) <= MOST_LISTED else None
+        both = pa.concat_arrays([order.slice(0, 1), order.slice(max(0, len(order) - 1))])
+        first_and_last = _places(columns, both)
+        ends = (first_and_last[0], first_and_last[-1]) if first_and_last else None
+        return cls(rows=whole, order=order, columns=columns, keys=keys, ends=ends)
 
     @property
     def nbytes(self) -> int:
         """How much memory it takes."""
-        return int(self.rows.nbytes + self.order.nbytes + sum(c.nbytes for c in self.columns))
+        listed = 0 if self.keys is None else len(self.keys) * len(self.columns) * _LISTED_BYTES
+        columns = sum(column.nbytes for column in self.columns)
+        # A text that is listed is held twice.
+        return int(self.rows.nbytes + self.order.nbytes + columns * (2 if listed else 1) + listed)
 
-    def at(self, number: int) -> tuple[object, ...]:
+    def at(self, number: int) -> _Places:
         """Return the places of the key that is the n-th of this part."""
+        if self.keys is not None:
+            return self.keys[number]
         row = self.order[number].as_py()
         return tuple(place(column[row].as_py()) for column in self.columns)
 
-    def find(self, places: tuple[object, ...]) -> int | None:
+    def find(self, places: _Places) -> int | None:
         """Return the row of a key; None where this part has none."""
-        count = len(self.order)
-        if not count or not self.at(0) <= places <= self.at(count - 1):
+        if self.ends is None or not self.ends[0] <= places <= self.ends[1]:
             return None  # As most files of a table have nothing to do with a key.
-        number = bisect_left(range(count), places, key=self.at)
+        if self.keys is not None:
+            number = bisect_left(self.keys, places)
+        else:
+            number = bisect_left(range(len(self.order)), places, key=self.at)
         if self.at(number) != places:
             return None
         return int(self.order[number].as_py())
 
-    def behind(self, places: tuple[object, ...] | None) -> Iterator[tuple[tuple[object, ...], int]]:
+    def behind(self, places: _Places | None) -> Iterator[tuple[_Places, int]]:
         """Yield keys behind a key, ascending, each with its row."""
         first = 0
         if places is not None:
             first = bisect_right(range(len(self.order)), places, key=self.at)
         for number in range(first, len(self.order)):
             yield self.at(number), self.order[number].as_py()
+
+
+def _places(columns: Sequence[pa.Array], rows: pa.Array) -> list[_Places]:
+    """Return the keys of some rows, in their order."""
+    values = [map(place, column.take(rows).to_pylist()) for column in columns]
+    return [*zip(*values, strict=True)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +158,7 @@ class HeldRows:
         """Return the next rows; see `KeyedRows`."""
         places = None if after is None else after.places
 
-        def rows_of(part: FilePart) -> Iterator[tuple[tuple[object, ...], int, FilePart]]:
+        def rows_of(part: FilePart) -> Iterator[tuple[_Places, int, FilePart]]:
             return ((each, row, part) for each, row in part.behind(places))
 
         merged = heapq.merge(*map(rows_of, self.parts.values()), key=lambda found: found[0])
