@@ -211,10 +211,11 @@ class ScannedRows:
 
 def visible(table: DeltaTable) -> pa.Schema:
     """Return the columns of a table's rows that readers see."""
-    return pa.schema([field for field in schema_of(table) if not _is_hidden(field.name)])
+    return pa.schema([field for field in schema_of(table) if not is_hidden(field.name)])
 
 
-def _is_hidden(name: str) -> bool:
+def is_hidden(name: str) -> bool:
+    """Say whether a column of a projection is no part of its rows as readers see them."""
     return name in HIDDEN or name.startswith(PARTIAL)
 
 

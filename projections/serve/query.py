@@ -4,6 +4,7 @@ A table is written as its place in the lake, kind first: `current.shop.public.or
 `typed."events.flight.departed"`, `"log/events/<store>"` (dots or slashes, quoted or not). A bare
 name is a projection, but for `epochs`, `catalog`, `replays`, `savepoints` and `verifications`. All
 tables of one query are read at one epoch, so that they are functions of the same prefix of input.
+`*` of a projection is the columns of its query; what it is kept by besides can be read by name.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from lake.layout import Lake
 from lake.writer import OP, UPSERT
 from projections.serve.lake_tables import table_name, unknown_table
 from projections.serve.pinned_epochs import pinned_at, pinned_by
+from projections.serve.star_columns import shown_columns, without_hidden
 from projections.serve.versions import not_kept
 from projections.sql.tokens import why_unread
 from schemas.identifiers import duckdb_name
@@ -81,10 +83,12 @@ def ask(
         table.set("catalog", None)
         table.set("this", exp.to_identifier(views[name], quoted=True))
         table.set("alias", alias)
+    columns = {name: pinned.frames[name].schema.names for name in names}
+    without_hidden(used, columns)
     frames = {views[name]: pinned.frames[name] for name in names}
     over = {views[name]: newest_of(rows) for name, rows in pinned.tails.items() if rows.num_rows}
     try:
-        rows = _run(statement.sql(dialect="duckdb"), frames, over)
+        rows = _run(statement.sql(dialect="duckdb"), frames, over, shown_columns(columns))
     except (InvalidRequest, FileNotFoundError):
         for name in names:
             if missing_file(frames[views[name]]):
@@ -142,6 +146,7 @@ def _run(
     sql: str,
     frames: Mapping[str, ds.Dataset],
     over: Mapping[str, tuple[pa.Table, tuple[str, ...]]],
+    columns: Sequence[str],
 ) -> pa.Table:
     with duckdb.connect(config={"python_enable_replacements": "false"}) as connection:
         # Only what was registered can be read: no files, no network, no Python variables.
@@ -161,8 +166,7 @@ def _run(
                 "path TABLE",
             ) from error
         except duckdb.Error as error:
-            columns = dict.fromkeys(name for each in frames.values() for name in each.schema.names)
-            raise _refused(error, [*columns]) from error
+            raise _refused(error, columns) from error
 
 
 def _refused(error: duckdb.Error, columns: Sequence[str]) -> InvalidRequest:
