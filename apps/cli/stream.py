@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -13,6 +14,7 @@ import orjson
 import typer
 
 from apps import settings
+from apps.cli.checksums import checksum_file, refuse_damaged, write_checksum
 from apps.cli.groups import Group
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, refuse_unconfirmed, written_whole
@@ -160,15 +162,22 @@ def export(
     workspace: WorkspaceOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write the events that a stream shows, one a line, in a form that `import` reads."""
+    """Write the events that a stream shows, one a line, in a form that `import` reads.
+
+    Beside a file lies its checksum, FILE.sha256, as sha256sum writes it; `import` compares it.
+    """
     with ServiceClient(settings.load(workspace)) as client:
         path = _path(stream)
         if file is None:
             _write(client, path, sys.stdout.buffer)
             return
         with written_whole(file) as target:
-            count = _write(client, path, target)
-    answer = {"stream": stream, "events": count, "file": str(file)}
+            count, checksum = _write(client, path, target)
+            # That of a file before this one would be of none.
+            checksum_file(file).unlink(missing_ok=True)
+        if file.is_file():
+            write_checksum(file, checksum)
+    answer = {"stream": stream, "events": count, "file": str(file), "sha256": checksum}
     emit(answer, as_json=as_json, text=f"{stream}: {count} events in {file}")
 
 
@@ -180,7 +189,12 @@ def import_(
     workspace: WorkspaceOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Append events from lines as `export` writes them, keeping their ids. Repeating is safe."""
+    """Append events from lines as `export` writes them, keeping their ids. Repeating is safe.
+
+    A file beside which lies its checksum, FILE.sha256, is refused when it is another one since.
+    """
+    if str(file) != "-":
+        refuse_damaged(file)
     source = sys.stdin.buffer if str(file) == "-" else file.open("rb")
     with source, ServiceClient(settings.load(workspace)) as client:
         answer = client.send_lines("/v1/import", _lines(source, str(file), stream))
@@ -192,14 +206,17 @@ def import_(
     )
 
 
-def _write(client: ServiceClient, path: str, target: BinaryIO) -> int:
-    count = 0
+def _write(client: ServiceClient, path: str, target: BinaryIO) -> tuple[int, str]:
+    """Write the lines; return how many, and their SHA-256."""
+    count, digest = 0, hashlib.sha256()
     with client.lines(path, accept=_NDJSON) as lines:
         for line in lines:
-            target.write(line.encode() + b"\n")
+            written = line.encode() + b"\n"
+            target.write(written)
+            digest.update(written)
             count += 1
     target.flush()
-    return count
+    return count, digest.hexdigest()
 
 
 def _lines(source: BinaryIO, name: str, stream: str | None) -> Iterator[bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from typer.testing import CliRunner, Result
 from apps.cli import build
 from apps.service_client import ServiceClient
 from apps.settings import load
-from kernel.errors import EXIT_UNHEALTHY, NotFound, Unavailable, exit_code
+from kernel.errors import EXIT_UNHEALTHY, ContractViolation, NotFound, Unavailable, exit_code
 
 HTML = b"<html><body>Welcome</body></html>"
 NDJSON = "application/x-ndjson"
@@ -173,7 +174,31 @@ def test_a_file_stays_as_it_is_until_its_export_is_whole(
         assert run(*export).output == f"order-1: 2 events in {link}\n"
     assert file.read_text() == '{"id": 1}\n{"id": 2}\n'
     assert file.stat().st_mode & 0o777 == 0o600
-    assert {*tmp_path.iterdir()} == {file, link}
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    checksum = tmp_path / "link.sha256"
+    assert checksum.read_text() == f"{digest}  link\n"
+    assert {*tmp_path.iterdir()} == {file, link, checksum}
+
+
+def test_a_damaged_export_is_refused_before_its_first_line_is_sent(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "order-1.ndjson"
+    lines = b'{"stream": "order-1", "id": "1"}\n{"stream": "order-1", "id": "2"}\n'
+    with answering(monkeypatch, 200, lines, NDJSON):
+        run("stream", "export", "order-1", "--file", str(file))
+    counts = b'{"lines": 2, "appended": 2, "repeated": 0, "last_position": 9}'
+    for damaged in (lines[:33], lines.replace(b'"2"', b'"3"'), b""):
+        file.write_bytes(damaged)
+        with answering(monkeypatch, 200, counts) as got:
+            refused = run("stream", "import", str(file)).exception
+        assert isinstance(refused, ContractViolation)
+        assert "is not what order-1.ndjson.sha256 says" in refused.message
+        assert "remove " in refused.remedy
+        assert not got
+    file.write_bytes(lines)
+    with answering(monkeypatch, 200, counts):
+        assert run("stream", "import", str(file)).output.startswith("2 events")
 
 
 def test_an_import_leaves_out_what_a_store_gives_alone(
