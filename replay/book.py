@@ -65,6 +65,8 @@ OVER = (State.CANCELLED, State.FAILED)
 failed before there were slices are FAILED: their files are gone."""
 CLAIM = "claim"
 """Names, in the detail of a generation that is built or swapped, the process that does it."""
+REASON = "reason"
+"""Says, in the detail of a generation, why it is swapped though no comparison speaks for it."""
 UNFINISHED = (State.BUILDING, State.PAUSED, State.STOPPED)
 """A generation some of whose slices are there."""
 READY = (State.BUILT, State.VERIFIED, State.DIFFERS)
@@ -141,6 +143,15 @@ class ReplayBook:
             if replay.detail.get("epoch") == replay.epoch and "differing" in replay.detail:
                 told[replay.epoch] = replay
         return [told[epoch] for epoch in sorted(told)]
+
+    def reason(self, name: str, generation: int) -> str | None:
+        """Return why a generation was to be swapped though no comparison spoke for it."""
+        told: str | None = None
+        for row in self._rows():
+            if (row["name"], row["generation"]) == (name, generation):
+                spoken_for = row["state"] == State.VERIFIED
+                told = json.loads(row["detail"]).get(REASON, None if spoken_for else told)
+        return told
 
     def swaps(self, name: str) -> list[Replay]:
         """Return the rows by which each swap and rollback of a projection was done, ascending."""

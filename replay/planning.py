@@ -94,7 +94,8 @@ class ReplayPlan:
 
     `start`: from where the build begins, `base`: the rows that it begins with, None from the
     beginning. `text`: the query of the new generation, None for the deployed one. `types`: columns
-    that come, go or change. `rows`: that the build reads, `later`: that came after its epoch,
+    that come, go or change. `epochs`: the first and the last that is read; the first is greater
+    by one where there is none. `rows`: that the build reads, `later`: that came after its epoch,
     which the live generation has not either. `late_rows`: that only `--include-late` brings in.
     `sliceable`: there are slices, between which a build with a limited rate waits.
     `downstream`: the deployed projections that read this one. `silent`: what is given out to

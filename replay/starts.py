@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 import pyarrow.compute as pc
 
@@ -73,6 +73,7 @@ def epoch_of(site: Site, start: Start) -> Epoch:
         return _epoch(known, start.epoch)
     if start.at is not None:
         at = start.at
+        _refuse_future(known, at)
         found = [each.epoch for each in known if each.at <= at]
         has = f"was committed at {known[0].at.isoformat()}"
     else:
@@ -109,6 +110,17 @@ def _refuse_beyond(known: list[_Known], position: int) -> None:
         raise NotFound(
             f"position {position} is beyond the log, whose last event has position {last}",
             remedy="Give a position that the log has, or wait: penstock wait --caught-up",
+        )
+
+
+def _refuse_future(known: list[_Known], at: datetime) -> None:
+    """Refuse a time to come: the rows that it names would be others later."""
+    now = datetime.now(UTC)
+    if at > now:
+        raise NotFound(
+            f"{at.isoformat()} is to come: it is {now.isoformat(timespec='seconds')}, and the "
+            f"newest epoch, {known[-1].epoch}, was committed at {known[-1].at.isoformat()}",
+            remedy=_OTHERWISE,
         )
 
 

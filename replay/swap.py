@@ -33,7 +33,7 @@ from lake.tables import TableAt, kept
 from pipeline.commit.manifest_rows import Projected
 from projections.run.catalog import Entry
 from projections.run.meanings import MIXED
-from replay.book import READY, Replay, ReplayBook, State
+from replay.book import READY, REASON, Replay, ReplayBook, State
 from replay.cancel import give_up_rollback
 from replay.claims import claiming
 from replay.deployment import claims_over
@@ -79,10 +79,18 @@ class Swapped:
     version: DeltaVersion
 
 
-def swap(site: Site, name: str, catch_up: CatchUp, *, generation: int | None = None) -> Swapped:
+def swap(
+    site: Site,
+    name: str,
+    catch_up: CatchUp,
+    *,
+    generation: int | None = None,
+    reason: str | None = None,
+) -> Swapped:
     """Make the newest built generation, or the one that is named, the table.
 
     `catch_up` is called while the live generation is ahead: the table never steps back in time.
+    `reason`: why, where no comparison speaks for it. It is kept in the book, before anything else.
     Raises `Conflict` when another generation went live since the build, or the live one keeps
     moving faster than the new one follows, where its query does not go with what was deployed
     meanwhile, and `Cancelled` when somebody cancelled it meanwhile.
@@ -90,6 +98,9 @@ def swap(site: Site, name: str, catch_up: CatchUp, *, generation: int | None = N
     book = ReplayBook(site.lake, site.tables)
     # One that is swapping was left so by a crash, or is being swapped by somebody else.
     replay = book.newest(name, *READY, State.SWAPPING, generation=generation)
+    if reason is not None and replay.state is not State.SWAPPING:
+        told = replay.now(replay.state, detail={**replay.detail, REASON: reason})
+        replay = book.record(told, after=READY)
     replay = _with_options(site, replay)
     if replay.state is not State.SWAPPING:
         # Something may have been deployed since the build that does not go with its query.
@@ -117,7 +128,10 @@ def swap(site: Site, name: str, catch_up: CatchUp, *, generation: int | None = N
         text=replay.text,
         include_late=replay.include_late,
     )
-    book.record(replay.now(State.SWAPPED, detail={"version": version}), after=_GOES_ON)
+    detail: dict[str, object] = {"version": version}
+    if (why := book.reason(name, replay.generation)) is not None:
+        detail[REASON] = why
+    book.record(replay.now(State.SWAPPED, detail=detail), after=_GOES_ON)
     return Swapped(
         name=name,
         generation=replay.generation,

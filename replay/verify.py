@@ -155,7 +155,8 @@ def live_epoch(site: Site, replay: Replay) -> Epoch:
     if not versions:
         raise NotFound(
             f"{replay.name} has never run: there is nothing to compare with",
-            remedy=f"Swap without comparison: penstock replay swap {replay.name} --yes",
+            remedy=f"Swap without comparison: penstock replay swap {replay.name} "
+            "--yes --reason WHY",
         )
     return Epoch(max(versions))
 
@@ -233,7 +234,7 @@ def _compare(
         raise Incompatible(
             f"generation {replay.generation} has the key {', '.join(key)}, which the live one has "
             "not: rows cannot be compared",
-            remedy=f"Look at both, then: penstock replay swap {replay.name} --yes",
+            remedy=f"Look at both, then: penstock replay swap {replay.name} --yes --reason WHY",
         )
     # Elsewhere the order is what a first run wrote and later ones did not keep up.
     by_order = subject_of(site, replay.name, replay.text).plan.ordered

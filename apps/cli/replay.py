@@ -203,12 +203,16 @@ def swap_(
     yes: Annotated[
         bool, typer.Option("--yes", help="Also when it was not compared, or differs.")
     ] = False,
+    reason: Annotated[
+        str | None,
+        typer.Option(metavar="WHY", help="With --yes: why all the same; `replay status` shows it."),
+    ] = None,
     workspace: WorkspaceOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make the built generation the table, by one commit. `replay rollback` takes it back.
 
-    Without --yes only what `replay verify` accepted; exit code 3 otherwise.
+    Without --yes and --reason only what `replay verify` accepted; exit code 3 otherwise.
     """
     from replay.book import READY, State
 
@@ -216,10 +220,12 @@ def swap_(
     failpoints.arm_from_environment()
     built = book_of(found, name).newest(name, *READY, State.SWAPPING, generation=generation)
     # A swap that was interrupted had its confirmation.
-    if built.state not in (State.VERIFIED, State.SWAPPING) and not yes:
+    accepted = built.state in (State.VERIFIED, State.SWAPPING)
+    why_not = (reason or "").strip()
+    if not accepted and not (yes and why_not):
         why = "differs from" if built.state is State.DIFFERS else "was not compared with"
         what = f"generation {built.generation} of {name} {why} the live one"
-        command = f"penstock replay verify {name}, or add --yes"
+        command = f"penstock replay verify {name}, or add --yes --reason WHY"
         refuse_unconfirmed(what, as_json=as_json, fix=command)
     from replay.swap import swap
 
@@ -229,7 +235,8 @@ def swap_(
         builder = builder_of(found, site)
         return builder.catch_up(replay, builder.head())
 
-    done = swap(site, name, catch_up, generation=built.generation)
+    told = None if accepted else why_not
+    done = swap(site, name, catch_up, generation=built.generation, reason=told)
     emit(asdict(done), as_json=as_json, text=swapped(done))
 
 

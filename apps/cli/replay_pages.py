@@ -40,6 +40,8 @@ def short(replay: Replay) -> str:
             return (
                 f"{begun['done']} of {begun['slicing']['slices']} slices{': ' if why else ''}{why}"
             )
+        case State.SWAPPED if "reason" in replay.detail:
+            return f"swapped without a good comparison: {str(replay.detail['reason'])[:200]}"
         case State.FAILED:
             return str(replay.detail.get("error"))[:200]
         case _:
@@ -59,7 +61,7 @@ def plan_page(found: ReplayPlan) -> str:
     if found.place is not None:
         which = f"build {found.generation} in another lake, the table at {found.place}"
     lines = [
-        f"{found.name}: {which}, epochs {found.epochs[0]} to {found.epochs[1]}",
+        f"{found.name}: {which}, {_epochs(found)}",
         *([] if found.base is None else [_base(found.base)]),
         f"change: {found.change} ({found.why})",
         *(
@@ -89,6 +91,14 @@ def plan_page(found: ReplayPlan) -> str:
         f"to go back{'' if found.place else ' after the swap'}: {found.go_back}",
     ]
     return "\n".join(lines)
+
+
+def _epochs(found: ReplayPlan) -> str:
+    """Say which epochs are taken in."""
+    first, last = found.epochs
+    if first <= last:
+        return f"epochs {first} to {last}"
+    return f"nothing came after epoch {last}" if last else "nothing was taken in yet"
 
 
 def _seen_by(found: ReplayPlan) -> list[str]:

@@ -169,7 +169,12 @@ def test_a_generation_that_differs_is_swapped_only_when_told_to(here: Workspace)
     assert (drift["name"], drift["greatest"]) == ("delay", 1.0)
     refused = here.answer("replay", "swap", "latest", code=EXIT_NEEDS_CONFIRMATION)
     assert "differs" in refused["reason"]
-    assert here.answer("replay", "swap", "latest", "--yes")["generation"] == 2
+    for words in (("--yes",), ("--yes", "--reason", " "), ("--reason", "asked for")):
+        here.answer("replay", "swap", "latest", *words, code=EXIT_NEEDS_CONFIRMATION)
+    asked = ("--yes", "--reason", "delays begin at one, says the auditor")
+    assert here.answer("replay", "swap", "latest", *asked)["generation"] == 2
+    (kept,) = here.answer("replay", "status", "latest")
+    assert kept["detail"]["reason"] == "delays begin at one, says the auditor"
     assert exit_code(here.refusal("replay", "cancel", "latest")) == EXIT_FAILED
 
 
@@ -178,7 +183,7 @@ def test_a_cancelled_generation_cannot_be_swapped(here: Workspace) -> None:
     filled(here)
     here.answer("replay", "apply", "latest")
     assert here.answer("replay", "cancel", "latest")["state"] == "cancelled"
-    assert isinstance(here.refusal("replay", "swap", "latest", "--yes"), NotFound)
+    assert isinstance(here.refusal("replay", "swap", "latest", "--yes", "--reason", "x"), NotFound)
     assert isinstance(here.refusal("replay", "plan", "nothing"), NotFound)
 
 

@@ -62,7 +62,6 @@ def base(
         (Start(position=29), 2),
         (Start(position=10), 1),
         (Start(epoch=Epoch(2)), 2),
-        (Start(at=datetime.now(UTC) + timedelta(days=1)), 3),
     ],
 )
 def test_p6_a_position_or_time_begins_with_the_last_epoch_that_has_nothing_beyond_it(
@@ -74,6 +73,25 @@ def test_p6_a_position_or_time_begins_with_the_last_epoch_that_has_nothing_beyon
     assert (found.epoch, found.rows, found.savepoint) == (epoch, epoch, None)
     (part,) = parts_of(made.site, NAME, found)
     assert rows_of(made.lake, part)["id"].to_pylist() == [*range(1, epoch + 1)]
+
+
+def test_p6_a_time_begins_with_what_was_committed_by_then_and_one_to_come_is_refused(
+    lake: Lake,
+) -> None:
+    made = lived(lake)
+    found = base(made, Start(at=datetime.now(UTC)))
+    assert found is not None
+    assert (found.epoch, found.rows) == (3, 3)
+    with pytest.raises(NotFound, match=r"is to come: it is .* the newest epoch, 3, was committed"):
+        base(made, Start(at=datetime.now(UTC) + timedelta(days=1)))
+
+
+def test_a_plan_with_nothing_to_take_in_says_so(lake: Lake) -> None:
+    made = lived(lake)
+    told = plan_page(plan_replay(made.site, NAME, start=Start(epoch=Epoch(3))))
+    assert told.startswith("report: generation 2 beside 1, nothing came after epoch 3\n")
+    told = plan_page(plan_replay(made.site, NAME, start=Start(epoch=Epoch(2))))
+    assert told.startswith("report: generation 2 beside 1, epochs 3 to 3\n")
 
 
 def test_p6_a_base_is_not_newer_than_the_build_though_the_projection_went_on(lake: Lake) -> None:

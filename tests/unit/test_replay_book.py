@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from apps.cli.replay_pages import short
 from kernel import failpoints
 from kernel.errors import Cancelled, Conflict, LeaseLost, NotFound
 from kernel.positions import CLOSED, Epoch
@@ -210,6 +211,29 @@ def test_a_swap_that_died_behind_its_claim_is_finished_by_the_same_command(made:
     assert f"penstock replay swap {NAME} --yes" in str(refused.value.remedy)
     assert swap(made.site, NAME, unmoved).generation == 2
     assert rollback(made.site, NAME).generation == 1
+
+
+@pytest.mark.parametrize("at", [failpoints.REPLAY_AFTER_CLAIM, failpoints.REPLAY_AFTER_SWAP])
+def test_why_a_generation_is_swapped_all_the_same_is_kept_though_the_swap_died(
+    made: HandMade, at: str
+) -> None:
+    failpoints.arm(at)
+    with pytest.raises(failpoints.Crash):
+        swap(made.site, NAME, unmoved, reason="said the auditor")
+    swap(made.site, NAME, unmoved)
+    (swapped,) = ReplayBook(made.lake, Tables()).of(NAME)
+    assert swapped.detail["reason"] == "said the auditor"
+    assert short(swapped) == "swapped without a good comparison: said the auditor"
+
+
+def test_a_reason_from_before_a_good_comparison_counts_no_more(lake: Lake) -> None:
+    book = ReplayBook(lake, Tables())
+    book.record(a_replay().now(State.BUILT, detail={"reason": "said the auditor"}))
+    book.record(a_replay().now(State.BUILT))
+    assert book.reason(NAME, 2) == "said the auditor"
+    assert book.reason(NAME, 3) is None
+    book.record(a_replay().now(State.VERIFIED))
+    assert book.reason(NAME, 2) is None
 
 
 @pytest.mark.parametrize("at", [failpoints.REPLAY_AFTER_CLAIM, failpoints.REPLAY_AFTER_SWAP])
