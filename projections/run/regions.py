@@ -43,8 +43,8 @@ def region_of(node: Recomputed, changes: str, given: str) -> Region:
     match node:
         case Grouped() | Newest():
             return _by_keys(node.keys, changes)
-        case Over() if node.span_us is not None:
-            return _by_time(node, node.span_us, changes)
+        case Over() if node.reach is not None:
+            return _by_range(node, node.reach, changes)
         case Over():
             return _by_keys(node.partition, changes)
         case Sessions():
@@ -74,22 +74,31 @@ def _by_keys(keys: Sequence[str], changes: str) -> Region:
     )
 
 
-def _by_time(node: Over, span_us: int, changes: str) -> Region:
-    """A row at t changes results in [t, t + span]; these are computed from [t - span, t + span]."""
+def _by_range(node: Over, reach: tuple[int, int], changes: str) -> Region:
+    """A row changes its own result, those behind it that look so far back, and the mirror of that.
+
+    With a row at t, and rows that look `before` and `after` themselves, these are the results in
+    [t - after, t + before]. They are computed from what they look at in turn.
+    """
+    before, after = reach
     (order,) = node.order
-    at = TEXT.micros(TEXT.name(order.column))
+
+    def place(of: str) -> str:
+        name = f"{of}{TEXT.name(order.column)}"
+        return TEXT.micros(name) if node.timed else name
+
     keys = "".join(f"{TEXT.name(name)}, " for name in node.partition)
 
-    def within(of: str, before: int) -> str:
-        own = TEXT.micros(f"{of}.{TEXT.name(order.column)}")
-        near = f"{own} BETWEEN r.__at - {before} AND r.__at + {span_us}"
-        timeless = f"({own} IS NULL AND r.__at IS NULL)"
-        return f"{same(node.partition, of, 'r')} AND ({near} OR {timeless})"
+    def within(of: str, less: int, more: int) -> str:
+        own = place(f"{of}.")
+        near = f"{own} BETWEEN r.__at - {less} AND r.__at + {more}"
+        without = f"({own} IS NULL AND r.__at IS NULL)"
+        return f"{same(node.partition, of, 'r')} AND ({near} OR {without})"
 
     return Region(
-        rows=f"SELECT DISTINCT {keys}{at} AS __at FROM {changes}",
-        need=within("x", span_us),
-        touched=within("y", 0),
+        rows=f"SELECT DISTINCT {keys}{place('')} AS __at FROM {changes}",
+        need=within("x", before + after, before + after),
+        touched=within("y", after, before),
     )
 
 

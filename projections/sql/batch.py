@@ -267,37 +267,46 @@ def _over(node: Over, rows: str, dialect: Dialect) -> str:
 def _around(node: Over, call: Call, dialect: Dialect) -> str:
     """Write what stands in OVER. Rows of equal order are told apart by all that they hold."""
     by = f"PARTITION BY {listed(dialect, node.partition)}" if node.partition else ""
-    if node.span_us is not None:
-        (own,) = node.order
-        before = dialect.whole_number(node.span_us)
-        at = dialect.micros(dialect.name(own.column))
-        return f"{by} ORDER BY {at} RANGE BETWEEN {before} PRECEDING AND CURRENT ROW".strip()
+    by_value = node.frame is not None and node.frame.by_value
     order = [
-        f"{dialect.name(each.column)} {'DESC' if each.descending else 'ASC'} "
-        f"NULLS {'FIRST' if each.nulls_first else 'LAST'}"
+        f"{_coordinate(node, each.column, dialect) if by_value else dialect.name(each.column)} "
+        f"{'DESC' if each.descending else 'ASC'} NULLS {'FIRST' if each.nulls_first else 'LAST'}"
         for each in node.order
     ]
     alike = call.function in RANKS or (node.frame is not None and not node.frame.rows)
     if order and not alike:
         order += _told_apart(node.input, dialect, "ASC")
-    parts = [by, f"ORDER BY {', '.join(order)}" if order else "", _frame(node)]
+    parts = [by, f"ORDER BY {', '.join(order)}" if order else "", _frame(node, dialect)]
     return " ".join(filter(None, parts))
 
 
-def _frame(node: Over) -> str:
-    if node.frame is None:
+def _coordinate(node: Over, name: str, dialect: Dialect) -> str:
+    """Write what distances of a RANGE are measured in."""
+    return dialect.micros(dialect.name(name)) if node.timed else dialect.name(name)
+
+
+def _frame(node: Over, dialect: Dialect) -> str:
+    frame = node.frame
+    if frame is None:
         return ""
-    before = "UNBOUNDED" if node.frame.before is None else str(node.frame.before)
-    if not node.frame.rows:
-        return "RANGE BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW"
-    match node.frame.after:
-        case None:
-            end = "UNBOUNDED FOLLOWING"
-        case 0:
-            end = "CURRENT ROW"
-        case after:
-            end = f"{after} FOLLOWING" if after > 0 else f"{-after} PRECEDING"
-    return f"ROWS BETWEEN {before} PRECEDING AND {end}"
+    before = _bound(node, None if frame.before is None else -frame.before, "PRECEDING", dialect)
+    after = _bound(node, frame.after, "FOLLOWING", dialect)
+    return f"{'ROWS' if frame.rows else 'RANGE'} BETWEEN {before} AND {after}"
+
+
+def _bound(node: Over, place: int | None, side: str, dialect: Dialect) -> str:
+    """Write one end of a frame: how far behind the row it is, before it below 0."""
+    if place is None:
+        return f"UNBOUNDED {side}"
+    if place == 0:
+        return "CURRENT ROW"
+    count = str(abs(place))
+    if node.frame is not None and node.frame.by_value:
+        # Spark takes no other type than that of the order.
+        (kind,) = (c.type for c in node.input.columns if c.name == node.order[0].column)
+        long = node.timed or kind == "BIGINT"
+        count = dialect.whole_number(abs(place)) if long else f"CAST({count} AS {kind})"
+    return f"{count} {'PRECEDING' if place < 0 else 'FOLLOWING'}"
 
 
 def keyed(node: Newest, rows: str, dialect: Dialect, more: str = "") -> str:

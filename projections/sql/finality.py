@@ -318,7 +318,7 @@ def _looks_back(node: Over, *, by: str | None = None) -> bool:
     if node.frame is None:
         ahead = not functions <= _OF_ROWS_BEFORE
     else:
-        ahead = Function.LEAD in functions or (node.frame.rows and _is_ahead(node.frame.after))
+        ahead = Function.LEAD in functions or _is_ahead(node.frame.after)
     first = node.order[0] if node.order else None
     if ahead or first is None or first.descending or by not in (None, first.column):
         return False

@@ -102,6 +102,20 @@ def _columns(columns: tuple[Column, ...]) -> str:
     return ", ".join(each.name for each in columns) or "no columns"
 
 
+def _ranged(node: Over, before: int, after: int) -> str:
+    def length(distance: int) -> str:
+        return in_words_us(distance) if node.timed else str(distance)
+
+    if not after:
+        span = length(before)
+        return f"{span} of the partition after a row; needs {span} before that too"
+    need = length(before + after)
+    return (
+        f"{length(after)} of the partition before a row and {length(before)} after it; needs "
+        f"{need} on either side"
+    )
+
+
 def _region(node: Recomputed) -> str:
     match node:
         case Grouped() if WINDOW_START in node.keys:
@@ -110,9 +124,8 @@ def _region(node: Recomputed) -> str:
             return "the groups that a row is in; needs their rows"
         case Newest():
             return "the keys of the rows; needs the rows of these keys"
-        case Over() if node.span_us is not None:
-            length = in_words_us(node.span_us)
-            return f"{length} of the partition after a row; needs {length} before that too"
+        case Over() if node.reach is not None:
+            return _ranged(node, *node.reach)
         case Over():
             return "the partition of a row; needs its rows"
         case Match() if node.within_us is not None:

@@ -8,8 +8,8 @@ from sqlglot import exp
 
 from projections.sql.calls import Called, aggregate_of
 from projections.sql.decimals import FLOATING
-from projections.sql.durations import FORM, duration_of, in_us
 from projections.sql.expressions import AGGREGATES, check, render, same_text
+from projections.sql.frames import FRAMES, SO_FAR, framed
 from projections.sql.neighbours import converted, neighbour_default
 from projections.sql.places import offset_of
 from projections.sql.query import Output
@@ -27,7 +27,6 @@ from projections.sql.tree import (
     column,
     passed,
 )
-from projections.sql.types import TEMPORAL
 
 _RANKS: dict[type[exp.Expr], Function] = {
     exp.RowNumber: Function.ROW_NUMBER,
@@ -56,18 +55,11 @@ _OF_KNOWN: dict[type[exp.Expr], Function] = {
     exp.First: Function.FIRST_KNOWN,
     exp.Last: Function.LAST_KNOWN,
 }
-_FRAMES = (
-    "Frames are ROWS BETWEEN n PRECEDING AND n FOLLOWING, each end also UNBOUNDED or CURRENT ROW, "
-    "ROWS BETWEEN n PRECEDING AND m PRECEDING, and RANGE BETWEEN INTERVAL … PRECEDING AND CURRENT "
-    "ROW over one ascending time."
-)
 _FUNCTIONS = (
     "Before OVER there are COUNT, SUM, AVG, MIN, MAX, COUNT_IF, BOOL_AND and BOOL_OR without "
     "DISTINCT, ROW_NUMBER, RANK, DENSE_RANK, NTILE, PERCENT_RANK, CUME_DIST, LAG, LEAD, NTH_VALUE, "
     "FIRST_VALUE and LAST_VALUE, these two with IGNORE NULLS as well."
 )
-_SO_FAR = Frame(rows=False, before=None, after=0)
-"""What OVER with ORDER BY is about if it names no frame."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -219,8 +211,8 @@ class Windows:
             raise self._refusal(window, f"{called.function.upper()} needs ORDER BY in OVER")
         partition = tuple(self._keyed(each) for each in window.args.get("partition_by") or [])
         ordering = tuple(self._ordering(each) for each in written)
-        frame = self._frame(window, ordering, written)
-        if called.function in (Function.FIRST_VALUE, Function.NTH_VALUE) and frame == _SO_FAR:
+        ordering, frame = framed(self._names, window, ordering, self._column)
+        if called.function in (Function.FIRST_VALUE, Function.NTH_VALUE) and frame == SO_FAR:
             # Rows of the partition so far, those of equal order told apart.
             frame = Frame(rows=True, before=None, after=0)
         if called.function in _FRAMED:
@@ -255,63 +247,7 @@ class Windows:
             self._names.knows(made.name, made.type)
         return self._below[text].name
 
-    def _frame(
-        self, window: exp.Expr, order: tuple[Ordering, ...], written: list[exp.Expr]
-    ) -> Frame | None:
-        spec = window.args.get("spec")
-        if spec is None:
-            return _SO_FAR if order else None
-        if not order:
-            raise self._refusal(window, "a frame without ORDER BY")
-        start, end = spec.args.get("start"), spec.args.get("end") or "CURRENT ROW"
-        kind = spec.text("kind").upper()
-        if spec.args.get("exclude") or kind not in ("ROWS", "RANGE"):
-            raise self._refusal(window, "EXCLUDE" if spec.args.get("exclude") else kind)
-        if kind == "RANGE":
-            return self._range(window, start, end, order, written)
-        before = self._count(window, start, spec.text("start_side"), "PRECEDING")
-        side = spec.text("end_side")
-        if side.upper() != "PRECEDING":
-            return Frame(
-                rows=True, before=before, after=self._count(window, end, side, "FOLLOWING")
-            )
-        last = self._count(window, end, side, "PRECEDING")
-        if last is None or (before is not None and before < last):
-            raise self._refusal(window, "a frame that ends before it begins")
-        return Frame(rows=True, before=before, after=-last)
-
-    def _range(
-        self,
-        window: exp.Expr,
-        start: object,
-        end: object,
-        order: tuple[Ordering, ...],
-        written: list[exp.Expr],
-    ) -> Frame:
-        if str(end).upper() != "CURRENT ROW":
-            raise self._refusal(window, "a RANGE that does not end at CURRENT ROW")
-        if str(start).upper() == "UNBOUNDED":
-            return _SO_FAR
-        length = duration_of(start) if isinstance(start, exp.Expr) else None
-        if length is None:
-            raise self._refusal(window, f"a RANGE of no fixed length; {FORM}")
-        kind = self._names.type_of(written[0].this)
-        if len(order) != 1 or order[0].descending or kind not in TEMPORAL:
-            raise self._refusal(window, "a RANGE over anything but one ascending time")
-        return Frame(rows=False, before=in_us(length), after=0)
-
-    def _count(self, window: exp.Expr, bound: object, side: str, wanted: str) -> int | None:
-        if str(bound).upper() == "CURRENT ROW":
-            return 0
-        if side.upper() != wanted:
-            raise self._refusal(window, f"a frame that does not end {wanted}")
-        if str(bound).upper() == "UNBOUNDED":
-            return None
-        if isinstance(bound, exp.Literal) and bound.is_int:
-            return int(bound.name)
-        raise self._refusal(window, "a frame of no fixed number of rows")
-
-    def _refusal(self, node: exp.Expr, message: str, fix: str = _FRAMES) -> Exception:
+    def _refusal(self, node: exp.Expr, message: str, fix: str = FRAMES) -> Exception:
         return self._names.script.refusal(message, at=offset_of(node, self._names.at), fix=fix)
 
 

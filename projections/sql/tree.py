@@ -23,6 +23,7 @@ from projections.sql.patterns import Pattern
 from projections.sql.row_functions import Call as Call
 from projections.sql.row_functions import Function as Function
 from projections.sql.shape import InputKind
+from projections.sql.types import TEMPORAL
 from projections.sql.windows import WindowKind
 
 WINDOW_START, WINDOW_END = "__window_start", "__window_end"
@@ -49,15 +50,17 @@ class Ordering:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """The rows around one. ROWS: `before` and `after` are counts, RANGE: microseconds.
+    """The rows around one. ROWS: `before` and `after` are counts, RANGE: distances.
 
-    None is unbounded; a RANGE never reaches behind the rows of equal order. An `after` below 0 ends
-    so many rows before the row.
+    None is unbounded. One below 0 is on the other side: an `after` of -2 ends two rows before the
+    row. `by_value`: a RANGE that is told by distances from the value of its one ascending order, in
+    microseconds of a time; without it RANGE reaches to the rows of equal order.
     """
 
     rows: bool
     before: int | None
     after: int | None
+    by_value: bool = False
 
 
 class JoinKind(StrEnum):
@@ -203,9 +206,18 @@ class Over:
         return (*self.input.columns, *(call.column for call in self.calls))
 
     @property
-    def span_us(self) -> int | None:
-        """How far a row reaches: the length of a RANGE; None for the whole partition."""
-        return None if self.frame is None or self.frame.rows else self.frame.before
+    def reach(self) -> tuple[int, int] | None:
+        """How far a RANGE looks before a row and behind it; None for the whole partition."""
+        if self.frame is None or not self.frame.by_value:
+            return None
+        before, after = self.frame.before, self.frame.after
+        return None if before is None or after is None else (max(before, 0), max(after, 0))
+
+    @property
+    def timed(self) -> bool:
+        """Whether its first order is a time."""
+        kinds = {each.name: each.type for each in self.input.columns}
+        return bool(self.order) and kinds[self.order[0].column] in TEMPORAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -43,7 +43,7 @@ def region_named(node: Node) -> str | None:
         case Newest() if not node.unique:
             return "newest"
         case Over():
-            return "over a span of time" if node.span_us is not None else "over a partition"
+            return "over a span of time" if node.reach is not None else "over a partition"
         case Sessions():
             return "sessions"
         case Match():

@@ -15,11 +15,12 @@ from projections.run.regions import Recomputed, Region, region_of
 from projections.sql.duckdb_text import DuckText
 from projections.sql.tree import Call, Function
 from tests.support.oracles.pattern_projections import PATTERNS
+from tests.support.oracles.range_projections import RANGES
 from tests.support.oracles.region_projections import CASES as REGIONS
 from tests.support.oracles.region_world import Kept, tree_of
 from tests.support.oracles.sql_world import Fact, Reading, Row, World, canonical
 
-CASES = {**REGIONS, **PATTERNS}
+CASES = {**REGIONS, **PATTERNS, **RANGES}
 BY_REGION = (
     "groups",
     "hopping, then by window",
@@ -34,6 +35,7 @@ BY_REGION = (
     "rows that move between groups",
     "when, groups",
     *PATTERNS,
+    *RANGES,
 )
 BY_PAIRS = ("two streams", "two streams, left", "semi", "anti", "in", "as of, then grouped")
 
@@ -199,7 +201,7 @@ def test_a_match_that_reaches_over_the_bound_is_made_again(monkeypatch: pytest.M
 
 
 _TOTAL = DuckText.total
-SUMS = ("groups", "sessions", "over a range", "over rows", "count windows")
+SUMS = ("groups", "sessions", "over a range", "range on both sides", "over rows", "count windows")
 
 
 @pytest.mark.parametrize("name", SUMS)
