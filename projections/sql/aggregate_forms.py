@@ -7,6 +7,7 @@ of a first or a last value.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 
 from sqlglot import exp
 
@@ -91,8 +92,10 @@ def _part_of(node: exp.Expr) -> exp.Expr | None:
     """
     order = node.expression
     parts = order.expressions if isinstance(order, exp.Order) else []
-    if len(parts) != 1 or parts[0].args.get("desc"):
+    if len(parts) != 1:
         return None
+    if parts[0].args.get("desc"):
+        return _from_above(node.this, parts[0].this)
     match node.this:
         case exp.PercentileCont():
             return exp.Quantile(this=parts[0].this, quantile=node.this.this)
@@ -102,6 +105,29 @@ def _part_of(node: exp.Expr) -> exp.Expr | None:
             return exp.Mode(this=parts[0].this)
         case _:
             return None
+
+
+def _from_above(call: exp.Expr, value: exp.Expr) -> exp.Expr | None:
+    """Read a PERCENTILE_CONT in descending order: the rest of the part in ascending order."""
+    part = call.this
+    if not isinstance(call, exp.PercentileCont) or not isinstance(part, exp.Literal):
+        return None
+    if part.is_string or not 0 <= Decimal(part.name) <= 1:
+        return None
+    rest = exp.Literal.number(str(1 - Decimal(part.name)))
+    return exp.Quantile(this=value, quantile=rest)
+
+
+def _grouping_number(node: exp.Expr) -> exp.Expr | None:
+    """Write GROUPING_ID(a, b) as the bits that GROUPING(a) and GROUPING(b) are."""
+    if not node.expressions:
+        return None
+    made: exp.Expr = exp.Literal.number(0)
+    for place, each in enumerate(reversed(node.expressions)):
+        bit = exp.Grouping(expressions=[each.copy()])
+        part = exp.Mul(this=bit, expression=exp.Literal.number(2**place)) if place else bit
+        made = part if not place else exp.Add(this=part, expression=made)
+    return exp.Cast(this=exp.Paren(this=made), to=exp.DataType.build("BIGINT", dialect="spark"))
 
 
 def _half(node: exp.Expr) -> exp.Expr | None:
@@ -165,6 +191,7 @@ CLASSES: Mapping[type[exp.Expr], Form] = {
     exp.RespectNulls: _respecting,
     exp.WithinGroup: _part_of,
     exp.Median: _half,
+    exp.GroupingId: _grouping_number,
     **dict.fromkeys((*_VARIANCES, exp.Filter, exp.Window), _deviation),
     exp.GroupConcat: _ascending,
     exp.ArrayAgg: _ascending,

@@ -22,6 +22,7 @@ from projections.sql.places import Script
 from projections.sql.refusals import refuse_forms, refuse_words
 from projections.sql.spark_functions import CLASSES, OPERATORS
 from projections.sql.tokens import SPARK, parsed
+from projections.sql.unpivots import with_unpivots
 from projections.sql.window_spellings import with_windows, without_table_functions
 
 _OPENS = (TokenType.L_PAREN, TokenType.L_BRACKET)
@@ -35,7 +36,7 @@ def read_query(script: Script, tokens: list[Token]) -> exp.Expr:
     tokens = without_table_functions(script, without_ksql_words(script, tokens))
     _refuse_surplus(script, tokens)
     refuse_words(script, tokens)
-    query = with_own_forms(parsed(script, tokens))
+    query = with_unpivots(with_own_forms(parsed(script, tokens)))
     query = with_explosions(script, refuse_forms(script, query))
     query = with_all_groups(query)
     return with_conditions(with_windows(query))

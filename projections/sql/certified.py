@@ -206,7 +206,7 @@ def _known(node: exp.Expr, types: TypeOf) -> bool:
             return has_simple_type(types(node))
         case exp.Paren() | exp.Boolean() | exp.Null() | exp.Is():
             return True
-        case exp.If() | exp.Case():
+        case exp.If() | exp.Case() | exp.Array():
             return bool(types(node) or _branch(node)) and _decides(node, types)
         case exp.And() | exp.Or() | exp.Not():
             return all(_is_boolean(side, types) for side in node.iter_expressions())
@@ -283,7 +283,7 @@ def _decides(node: exp.Expr, types: TypeOf) -> bool:
     Each has rules of its own for a condition that is no BOOLEAN, and for `CASE x WHEN y` where x
     and y are of two types.
     """
-    if isinstance(node, exp.Case):
+    if isinstance(node, exp.Case | exp.Array):
         return True
     subject = node.parent.this if _branch(node) and node.parent is not None else None
     if subject is None:

@@ -205,6 +205,7 @@ class _Expressions:
             (exp.TimeToStr, self._formatted),
             (exp.Anonymous, self._called),
             (exp.Dot, self._field),
+            (exp.Array, self._array),
             (tuple(_FUNCTIONS), self._function),
             ((exp.And, exp.Or), self._connected),
             (tuple(_SIGNS), self._sign),
@@ -241,6 +242,9 @@ class _Expressions:
                 return f"epoch_us({inner})"
             case _:
                 return f"({inner})"
+
+    def _array(self, node: exp.Expr) -> str:
+        return f"[{', '.join(map(self.text, node.expressions))}]"
 
     def _sign(self, node: exp.Expr) -> str:
         left, right, sign = node.this, node.expression, _SIGNS[type(node)]

@@ -22,22 +22,23 @@ def with_first_rows(script: Script, query: exp.Expr, at: int) -> exp.Expr:
 
     Raises `InvalidRequest` where nothing says which rows are the first.
     """
-    limit = query.args.get("limit")
-    if limit is None:
+    limit, offset = query.args.get("limit"), query.args.get("offset")
+    if limit is None and offset is None:
         return query
-    place = offset_of(limit, at)
+    clauses = [each for each in (limit, offset) if each is not None]
+    place = offset_of(clauses[0], at)
     order = query.args.get("order")
     if order is None:
         raise script.refusal(
-            "LIMIT without ORDER BY: which rows it leaves would be a guess",
+            f"{clauses[0].key.upper()} without ORDER BY: which rows it leaves would be a guess",
             at=place,
             fix="Say which rows are the first: ORDER BY occurred_at DESC LIMIT 10.",
         )
-    offset = query.args.get("offset")
-    for clause in (limit, *([] if offset is None else [offset])):
+    for clause in clauses:
         _refuse_by(script, clause, offset_of(clause, place))
     skipped = 0 if offset is None else _number(script, offset.args.get("expression"), place)
-    count = _count(script, limit, place)
+    count = None if limit is None else _count(script, limit, place)
+    ties = _has_ties(script, limit, skipped, place)
     plain = query.copy()
     for clause in _CLAUSES:
         plain.set(clause, None)
@@ -47,14 +48,20 @@ def with_first_rows(script: Script, query: exp.Expr, at: int) -> exp.Expr:
     if rows.further:
         plain.set("expressions", [*plain.args["expressions"], *rows.further])
     number = exp.Window(this=exp.RowNumber(), order=by, over="OVER")
-    last = exp.LTE(this=number, expression=exp.Literal.number(skipped + count))
-    first = exp.GT(this=number.copy(), expression=exp.Literal.number(skipped))
+    parts: list[exp.Expr] = []
+    if skipped or count is None:
+        parts.append(exp.GT(this=number.copy(), expression=exp.Literal.number(skipped)))
+    if count is not None:
+        placed = number.copy()
+        if ties:
+            placed.set("this", exp.Rank())
+        parts.append(exp.LTE(this=placed, expression=exp.Literal.number(skipped + count)))
     return exp.Select(
         expressions=[_named(item.name, item.at) for item in rows.items],
         from_=exp.From(
             this=exp.Subquery(this=plain, alias=exp.TableAlias(this=exp.to_identifier(_ROWS)))
         ),
-        qualify=exp.Qualify(this=exp.and_(first, last) if skipped else last),
+        qualify=exp.Qualify(this=exp.and_(*parts)),
     )
 
 
@@ -158,17 +165,22 @@ def _refuse_by(script: Script, clause: exp.Expr, at: int) -> None:
 
 
 def _count(script: Script, limit: exp.Expr, at: int) -> int:
-    options = limit.args.get("limit_options")
-    further = options is not None and (options.args.get("percent") or options.args.get("with_ties"))
-    if further:
-        raise script.refusal(
-            "PERCENT and WITH TIES of FETCH FIRST are not compiled",
-            at=at,
-            fix="Number the rows: QUALIFY RANK() OVER (ORDER BY …) <= 10 has ties.",
-        )
     number = limit.args.get("count") or limit.args.get("expression")
     # FETCH FIRST ROW ONLY says no number.
     return 1 if isinstance(limit, exp.Fetch) and number is None else _number(script, number, at)
+
+
+def _has_ties(script: Script, limit: exp.Expr | None, skipped: int, at: int) -> bool:
+    """Say whether rows of the last one's order are there, too."""
+    options = None if limit is None else limit.args.get("limit_options")
+    ties = options is not None and bool(options.args.get("with_ties"))
+    if options is not None and (options.args.get("percent") or (ties and skipped)):
+        raise script.refusal(
+            "PERCENT of FETCH FIRST, and WITH TIES behind OFFSET, are not compiled",
+            at=at,
+            fix="Number the rows: QUALIFY RANK() OVER (ORDER BY …) <= 10 has ties.",
+        )
+    return ties
 
 
 def _number(script: Script, node: exp.Expr | None, at: int) -> int:

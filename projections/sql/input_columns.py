@@ -17,6 +17,7 @@ from projections.sql.column_owners import qualified
 from projections.sql.comma_joins import alias_of_input, move_conditions
 from projections.sql.inputs import source_at
 from projections.sql.name_lists import is_star
+from projections.sql.natural_joins import is_natural, shared_by, without_natural_joins
 from projections.sql.outer_joins import side_of
 from projections.sql.places import Script, offset_of
 from projections.sql.shape import InputKind
@@ -44,6 +45,15 @@ class InputColumns:
     def qualified(self, select: exp.Select, named: Queries) -> exp.Select:
         """Say of which inputs columns are, where joins and subqueries have to know it."""
         return qualified(select, lambda item: self._known(item, named))
+
+    def joined(self, query: exp.Expr, named: Queries) -> exp.Expr:
+        """Return a query with USING in the place of NATURAL."""
+        if not isinstance(query, exp.Select):
+            return query
+        at = offset_of(query, self._at)
+        return without_natural_joins(
+            self._script, query, lambda i, fixed: self._visible(i, named, fixed=fixed), at
+        )
 
     def starless(self, query: exp.Expr, named: Queries) -> exp.Expr:
         """Return a query that another one reads, with columns in the place of `*`."""
@@ -173,7 +183,7 @@ def _columns(
     further = [name for name, content in star.args.items() if content]
     left_out = {each.name.lower() for each in star.args.get("except_") or []}
     wanted = [item.table.lower()] if isinstance(item, exp.Column) else [*inputs]
-    if any(inputs.get(alias) is None for alias in wanted) or {*further} - {"except_"}:
+    if any(inputs.get(alias) is None for alias in wanted) or {*further} - {"except_", "replace"}:
         return None
     known = {alias: names or () for alias, names in inputs.items()}
     pairs = (
@@ -181,13 +191,14 @@ def _columns(
         if isinstance(item, exp.Column)
         else _in_order(select, known)
     )
-    made = []
+    other = {each.alias.lower(): each.copy() for each in star.args.get("replace") or []}
+    made: list[exp.Expr] = []
     for alias, name in pairs:
         if name.lower() not in left_out:
             table = None if alias.startswith(_NAMELESS) or not alias else alias
             column: exp.Expr = exp.column(name, table=table, quoted=True)
             column.meta["start"] = offset_of(item, at)
-            made.append(column)
+            made.append(other.get(name.lower(), column))
     return made
 
 
@@ -200,7 +211,10 @@ def _in_order(select: exp.Select, inputs: Mapping[str, Sequence[str]]) -> list[t
     own = "" if first is None else alias_of_input(first.this)
     found = [(own, name) for name in inputs.get(own, ())]
     for place, join in enumerate(select.args.get("joins") or []):
+        alias = _alias_at(join, place)
         using = [each.name.lower() for each in join.args.get("using") or []]
+        if is_natural(join):
+            using = shared_by([name.lower() for _, name in found], inputs.get(alias, ()))
         either = side_of(join) in ("RIGHT", "FULL")
         by = [
             ("" if either else alias, name)
@@ -208,7 +222,6 @@ def _in_order(select: exp.Select, inputs: Mapping[str, Sequence[str]]) -> list[t
             for alias, name in found
             if name.lower() == each
         ]
-        alias = _alias_at(join, place)
         rest = [*found, *((alias, name) for name in inputs.get(alias, ()))]
         found = [*by, *(pair for pair in rest if pair[1].lower() not in using)]
     return found

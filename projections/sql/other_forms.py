@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from sqlglot import exp
 
-from projections.sql import aggregate_forms
+from projections.sql import aggregate_forms, quantifiers
 from projections.sql.aggregate_forms import Form
 from projections.sql.durations import duration_of, in_us
 from projections.sql.expressions import unwrapped
@@ -199,21 +199,6 @@ def _like(node: exp.Expr) -> exp.Expr | None:
     return several or (_in_any_case(node) if isinstance(node, exp.ILike) else None)
 
 
-def _among(node: exp.Expr) -> exp.Expr | None:
-    """Write = ANY (SELECT …) as IN, and <> ALL (SELECT …) as NOT IN."""
-    other = node.expression
-    any_of = isinstance(node, exp.EQ) and isinstance(other, exp.Any)
-    none_of = isinstance(node, exp.NEQ) and isinstance(other, exp.All)
-    if not any_of and not none_of:
-        return None
-    query = unwrapped(other.this)
-    query = query.this if isinstance(query, exp.Subquery) else query
-    if not isinstance(query, exp.Query):
-        return None
-    made = exp.In(this=node.this, query=exp.Subquery(this=query))
-    return made if any_of else exp.Not(this=made)
-
-
 def _chosen(node: exp.Expr) -> exp.Expr | None:
     """Write decode(x, a, 1, b, 2, 0) as CASE: to it NULL is equal to NULL."""
     subject, *rest = node.expressions
@@ -280,8 +265,9 @@ _CLASSES: Mapping[type[exp.Expr], Form] = {
     exp.NullSafeNEQ: _differ,
     exp.Like: _like,
     exp.ILike: _like,
-    exp.EQ: _among,
-    exp.NEQ: _among,
+    **dict.fromkeys(quantifiers.COMPARISONS, quantifiers.compared),
+    exp.Not: quantifiers.denied,
+    exp.Any: quantifiers.is_aggregate,
     exp.DecodeCase: _chosen,
     exp.JSONExtractScalar: _of_json,
     exp.Struct: _named_fields,

@@ -8,6 +8,7 @@ from sqlglot import exp
 
 from kernel.errors import InvalidRequest
 from projections.sql.catalog import Catalog
+from projections.sql.earlier_names import with_earlier_names
 from projections.sql.expressions import (
     AGGREGATES,
     check,
@@ -73,6 +74,7 @@ def read_query(decl: ProjectionDecl, catalog: Catalog) -> ResolvedQuery:
     script, select, at = decl.script, decl.query, decl.offset
     refuse_clauses(script, select, at)
     scope, driver, lookups = read_inputs(script, select, catalog, at=at)
+    select = with_earlier_names(select, scope.knows) if isinstance(select, exp.Select) else select
     items = read_items(script, select, at)
     window, group_nodes = _group(scope, select, driver, items)
     scope.window = window is not None

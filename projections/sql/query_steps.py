@@ -15,7 +15,7 @@ STEPS = ("with_", "qualify", "distinct")
 
 def several_steps(query: exp.Expr) -> bool:
     """Say whether a query needs a plan tree, because it is more than one SELECT with lookups."""
-    further = (*STEPS, "limit")
+    further = (*STEPS, "limit", "offset")
     if not isinstance(query, exp.Select) or any(query.args.get(each) for each in further):
         return True
     joined = [join.this for join in query.args.get("joins") or []]

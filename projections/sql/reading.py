@@ -17,6 +17,7 @@ from projections.sql import joins
 from projections.sql.catalog import Catalog, Relation
 from projections.sql.constant_days import with_days
 from projections.sql.constant_rows import ConstantRows, constant_rows
+from projections.sql.earlier_names import with_earlier_names
 from projections.sql.element_forms import is_of_elements, refuse_before_outer
 from projections.sql.emission import emitted
 from projections.sql.explosions import explosion_of
@@ -52,7 +53,14 @@ from projections.sql.ranking import Windows
 from projections.sql.resolving import Names
 from projections.sql.scalar_subqueries import with_values
 from projections.sql.scope import QuerySource, joined_by_names
-from projections.sql.set_operations import distinct, named_alike, operated, word_of
+from projections.sql.set_operations import (
+    distinct,
+    in_order_of,
+    matching,
+    named_alike,
+    operated,
+    word_of,
+)
 from projections.sql.shape import HIDDEN_STREAM, InputKind
 from projections.sql.subquery_joins import without_subqueries
 from projections.sql.tree import (
@@ -111,11 +119,13 @@ class _Reader:
 
     def query(self, node: exp.Expr, named: Mapping[str, exp.Expr]) -> Node:
         """Read a SELECT or a union. `named` are the queries of WITH around it."""
+        node = self.inputs.joined(node, {**named, **self._with(node)})
         node = self.inputs.fixed(node, {**named, **self._with(node)})
         node = with_first_rows(self.script, node, offset_of(node, self.at))
         named = {**named, **self._with(node)}
         if not isinstance(node, exp.Select):
-            refuse_others(self.script, node, offset_of(node, self.at), _AROUND)
+            by_name = ("by_name",) if isinstance(node, exp.Union) else ()
+            refuse_others(self.script, node, offset_of(node, self.at), (*_AROUND, *by_name))
         match node:
             case exp.Subquery():
                 return self.query(node.this, named)
@@ -151,29 +161,15 @@ class _Reader:
 
     def _sides(self, node: exp.SetOperation, named: Mapping[str, exp.Expr]) -> tuple[Node, Node]:
         """Read both sides of a UNION and its like, under the names that the first one has."""
-        word = word_of(node)
         first = self.query(node.this, named)
-        second = self.query(named_alike(node.expression, first), named)
-        if len(first.columns) != len(second.columns):
-            raise self.script.refusal(
-                f"the parts of a {word} have {len(first.columns)} and {len(second.columns)} "
-                "columns",
-                at=offset_of(node.expression, self.at),
-                fix="Select the same columns, in the same order.",
-            )
-        for one, other in zip(first.columns, second.columns, strict=True):
-            if one.type != other.type:
-                raise self.script.refusal(
-                    f"column {one.name} of a {word} is {one.type or 'of unknown type'} above and "
-                    f"{other.type or 'of unknown type'} below",
-                    at=offset_of(node.expression, self.at),
-                    fix=f"Convert one of them: CAST(… AS {one.type or other.type or 'STRING'}).",
-                )
-        renamed = tuple(
-            Computed(name=one.name, expression=column(other.name), type=one.type)
-            for one, other in zip(first.columns, second.columns, strict=True)
+        by_name = node.args.get("by_name")
+        second = self.query(
+            node.expression if by_name else named_alike(node.expression, first), named
         )
-        return first, Map(input=second, outputs=renamed)
+        if by_name:
+            second = in_order_of(self.script, second, first, offset_of(node.expression, self.at))
+        at = offset_of(node.expression, self.at)
+        return first, matching(self.script, second, first, word_of(node), at)
 
     def _select(self, select: exp.Select, named: Mapping[str, exp.Expr]) -> Node:
         at = offset_of(select, self.at)
@@ -198,6 +194,7 @@ class _Reader:
         node, sources = self._joined(select, len(select.args.get("joins") or []), named, at)
         names = Names(self.script, sources, at=at)
         names.scope.shared = shared
+        select = with_earlier_names(select, names.scope.knows)
         choice = choice_of(names, select)
         select = select if choice is None else choice.select
         made = self._rows(names, select, node, named, at)

@@ -55,14 +55,14 @@ def _said(found: exp.Expr) -> tuple[str, str] | None:
     if isinstance(found, exp.Any | exp.All) and isinstance(found.parent, exp.Predicate):
         return (
             f"{found.key.upper()} behind a comparison is not compiled",
-            "Write x IN (SELECT …) or EXISTS (SELECT …), x > (SELECT MAX(y) FROM …), or each "
-            "comparison by itself: a LIKE 'x%' OR a LIKE 'y%'.",
+            "It stands in WHERE and HAVING, by itself or in AND and OR. Elsewhere write EXISTS "
+            "(SELECT …), x > (SELECT MAX(y) FROM …), or each comparison by itself.",
         )
     if isinstance(found, exp.Pivot) and found.args.get("unpivot"):
         return (
-            "UNPIVOT is not compiled",
-            "Write a SELECT for each column: SELECT key, 'north' AS region, north AS amount FROM t "
-            "UNION ALL SELECT key, 'south', south FROM t.",
+            "UNPIVOT is of one list of columns, each with as many as values are named",
+            "Write FROM t UNPIVOT (amount FOR region IN (north, south AS 's')), or UNPIVOT ((a, b) "
+            "FOR pair IN ((a1, b1) AS first, (a2, b2) AS second)).",
         )
     if isinstance(found, exp.Between) and found.args.get("symmetric"):
         return (

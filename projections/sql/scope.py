@@ -129,6 +129,8 @@ class QueryScope:
         parts = self._without_row_time([str(part.name) for part in node.parts])
         if len(parts) == 1 and self.window and parts[0].lower() in WINDOW_COLUMNS:
             return _made(self.sources[0].alias, WINDOW_COLUMNS[parts[0].lower()], at)
+        if len(parts) == 1 and self._is_of_either(parts[0].lower()):
+            return self._of_either(parts[0].lower(), at)
         source = self._by_alias(parts[0]) if len(parts) > 1 else None
         if source is None or self._is_of_its_own(source, parts):
             source = self._by_column(parts, at)
@@ -145,6 +147,16 @@ class QueryScope:
                 f"{', '.join(c.name for c in source.columns.values() if c.name != INGESTED_AT)}.",
             )
         return self._with_fields(_made(source.alias, column.name, at), fields, column, at)
+
+    def _is_of_either(self, name: str) -> bool:
+        """Say whether a name in lower case is that of a RIGHT or FULL join by it, and no other."""
+        alone = [s for s in self.sources if name in s.columns and name not in s.using]
+        return name in self.shared and len(alone) == 1
+
+    def _of_either(self, name: str, at: int) -> exp.Expr:
+        """Write a column in USING of a RIGHT or FULL join: that of the side which has the row."""
+        own, *others = (_made(s.alias, s.columns[name].name, at) for s in self.having(name))
+        return exp.Coalesce(this=own, expressions=others) if others else own
 
     def _without_row_time(self, parts: list[str]) -> list[str]:
         """Return the column that ROWTIME stands for; other names as they are."""

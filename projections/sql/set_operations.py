@@ -14,6 +14,7 @@ from sqlglot import exp
 from projections.sql.catalog import Column
 from projections.sql.decimals import FLOATING
 from projections.sql.outer_joins import null_of
+from projections.sql.places import Script
 from projections.sql.tree import (
     Call,
     Computed,
@@ -66,6 +67,50 @@ def named_alike(part: exp.Expr, first: Node) -> exp.Expr:
         if not isinstance(item, exp.Alias | exp.Column | exp.Star):
             item.replace(exp.alias_(item.copy(), names[place], quoted=True))
     return part
+
+
+def in_order_of(script: Script, second: Node, first: Node, at: int) -> Map:
+    """Return the columns of the second part of a UNION BY NAME in the order of the first part.
+
+    Raises `InvalidRequest` where one of them has a column that the other has not.
+    """
+    known = {each.name.lower(): each for each in second.columns}
+    ours = [each.name.lower() for each in first.columns]
+    if {*ours} != {*known}:
+        alone = ", ".join(sorted({*ours} ^ {*known}))
+        raise script.refusal(
+            f"UNION BY NAME of parts with other columns: {alone}",
+            at=at,
+            fix="Give both the same names: SELECT a, CAST(NULL AS INT) AS b FROM ….",
+        )
+    return Map(input=second, outputs=passed(tuple(known[name] for name in ours)))
+
+
+def matching(script: Script, second: Node, first: Node, word: str, at: int) -> Map:
+    """Return a further part of a UNION and its like, `word`, under the names of the first part.
+
+    Raises `InvalidRequest` where they have other numbers of columns, or columns of other types.
+    """
+    if len(first.columns) != len(second.columns):
+        raise script.refusal(
+            f"the parts of a {word} have {len(first.columns)} and {len(second.columns)} columns",
+            at=at,
+            fix="Select the same columns, in the same order.",
+        )
+    pairs = [*zip(first.columns, second.columns, strict=True)]
+    for one, other in pairs:
+        if one.type != other.type:
+            raise script.refusal(
+                f"column {one.name} of a {word} is {one.type or 'of unknown type'} above and "
+                f"{other.type or 'of unknown type'} below",
+                at=at,
+                fix=f"Convert one of them: CAST(… AS {one.type or other.type or 'STRING'}).",
+            )
+    renamed = tuple(
+        Computed(name=one.name, expression=column(other.name), type=one.type)
+        for one, other in pairs
+    )
+    return Map(input=second, outputs=renamed)
 
 
 def _each_met(first: Node, second: Node, which: type[exp.Binary]) -> Map:

@@ -132,6 +132,10 @@ class _Typing:
             kinds = {self.of(part) for part in parts}
             if any(kind == "BINARY" or kind.startswith("ARRAY<") for kind in kinds):
                 return kinds.pop() if len(kinds) == 1 else ""
+        if isinstance(node, exp.Array):
+            elements = {self.of(part) for part in node.expressions}
+            one = elements.pop() if len(elements) == 1 else ""
+            return f"ARRAY<{one}>" if one else ""
         if isinstance(node, exp.Bracket | exp.ArrayMax):
             return self._of_element(node.this)
         if isinstance(node, (*_OF_BITS, exp.SafeAdd, exp.SafeDivide, exp.Nanvl)):

@@ -15,6 +15,8 @@ from projections.sql.plan import Plan, plan
 from projections.sql.spark_functions import BEYOND_SIGHT, PASSED_ON, UNSTABLE
 from tests.integration.test_sql_spark import SparkEngine, _world
 from tests.support.oracles.choice_projections import CHOSEN, RANKED
+from tests.support.oracles.range_projections import RANGES
+from tests.support.oracles.spelled_projections import SPELLED
 from tests.support.oracles.sql_world import canonical, planned, rebuilt
 from tests.support.oracles.unequal_projections import UNEQUAL
 
@@ -154,7 +156,7 @@ def _view(session: SparkSession, rows: str) -> None:
     ).createOrReplaceTempView("in_0")
 
 
-CASES = {**CHOSEN, **RANKED, **UNEQUAL}
+CASES = {**CHOSEN, **RANKED, **UNEQUAL, **RANGES, **SPELLED}
 
 
 @pytest.mark.parametrize("name", CASES)

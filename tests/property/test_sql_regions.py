@@ -21,8 +21,10 @@ from tests.support.oracles.element_projections import ELEMENTS, KEPT_BY_KEYS
 from tests.support.oracles.flow_projections import FLOWS
 from tests.support.oracles.further_projections import FURTHER
 from tests.support.oracles.pattern_projections import PATTERNS
+from tests.support.oracles.range_projections import RANGES
 from tests.support.oracles.region_projections import CASES as REGIONS
 from tests.support.oracles.region_world import Kept, tree_of
+from tests.support.oracles.spelled_projections import SPELLED
 from tests.support.oracles.sql_arrivals import worlds
 from tests.support.oracles.sql_world import Fact, World, canonical
 from tests.support.oracles.unequal_projections import UNEQUAL
@@ -37,7 +39,8 @@ def compacted_often() -> Iterator[None]:
         yield
 
 
-CASES = {**REGIONS, **FURTHER, **PATTERNS, **ELEMENTS, **FLOWS, **CHOSEN, **RANKED, **UNEQUAL}
+STEPS = {**REGIONS, **FURTHER, **PATTERNS, **ELEMENTS, **FLOWS}
+CASES = {**STEPS, **CHOSEN, **RANKED, **UNEQUAL, **RANGES, **SPELLED}
 LOST = st.sampled_from([None, 1, 2, 3])
 
 

@@ -27,7 +27,7 @@ def rows_sql(query: str) -> str:
         (f"SELECT position, date_part('isodow', {AT}) AS e {FROM}", "no ISODOW", "DOW_ISO"),
         (f"SELECT position, unix_timestamp() AS e {FROM}", "another value at every run", "a time"),
         (f"SELECT position, a {FROM} PIVOT (SUM(delay) FOR carrier IN ('a'))", "PIVOT", "FILTER"),
-        (f"SELECT position, v {FROM} UNPIVOT (v FOR c IN (delay))", "UNPIVOT", "UNION ALL"),
+        (f"SELECT position, v {FROM} UNPIVOT ((v, w) FOR c IN (delay))", "UNPIVOT", "IN (north"),
         (f"{PIVOT}(SUM(delay) FOR carrier IN ('a-b'))", "without a name", "'north-east' AS"),
         (f"{PIVOT}(SUM(delay), COUNT(*) FOR carrier IN ('a'))", "without a name", "AS total"),
         (f"{PIVOT}(SUM(delay) FOR carrier IN (SELECT 'a'))", "values, written out", "PIVOT (SUM"),
@@ -100,7 +100,11 @@ def rows_sql(query: str) -> str:
         (f"{VALUES}(1, 1)) ON true", "without names", "AS v(k, name)"),
         (f"{VALUES}(1, 1)) v(k, K) ON v.k = a.delay", "without names", "AS v(k, name)"),
         (f"{VALUES.replace('JOIN', 'FULL JOIN')}(1, 1)) v(k, n) ON k = delay", "FULL JOIN", "own"),
-        (f"SELECT a.position {FROM} a NATURAL JOIN ({JOINED}) b", "NATURAL JOIN", "JOIN x ON"),
+        (
+            f"SELECT a.position {FROM} a NATURAL JOIN ({JOINED}) b",
+            "NATURAL JOIN",
+            "b USING (carrier)",
+        ),
     ],
 )
 def test_what_is_said_elsewhere_is_refused_with_a_form_that_works(

@@ -65,7 +65,7 @@ def planned(query: str, key: str = "event_id") -> Plan:
         (f"SELECT event_id {FROM} UNION ALL SELECT code {FROM} LIMIT 3", "LIMIT"),
         (f"(SELECT event_id {FROM}) LIMIT 3", "LIMIT"),
         (f"SELECT event_id FROM ((SELECT event_id {FROM}) LIMIT 3) q", "LIMIT"),
-        (f"SELECT event_id {FROM} UNION ALL BY NAME SELECT code {FROM}", "BY_NAME"),
+        (f"SELECT event_id {FROM} UNION ALL BY NAME SELECT code {FROM}", "BY NAME"),
         (f"SELECT DISTINCT ON (carrier) event_id, carrier {FROM}", "DISTINCT ON"),
         (f"SELECT event_id, {OVER} ROWS 1 PRECEDING EXCLUDE CURRENT ROW) AS s {FROM}", "EXCLUDE"),
         (f"SELECT event_id, {OVER} GROUPS 1 PRECEDING) AS s {FROM}", "GROUPS"),

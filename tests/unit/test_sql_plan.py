@@ -532,9 +532,18 @@ def test_catalog_documents_are_read_or_refused() -> None:
     ],
 )
 def test_a_column_of_both_sides_is_the_value_of_either(side: str, either: str) -> None:
-    with pytest.raises(InvalidRequest, match="carrier is a column of") as caught:
-        made(f"SELECT carrier {FROM.removesuffix('e')} a {side} JOIN airlines b USING (carrier)")
-    assert caught.value.remedy == f"Write COALESCE({either})."
+    join = f"{FROM.removesuffix('e')} a {side} JOIN airlines b USING (carrier)"
+    short, long = (
+        made(f"SELECT {written} AS flight {join}").rows_sql
+        for written in ("carrier", f"COALESCE({either})")
+    )
+    assert short == long
+
+
+def test_a_column_of_either_side_and_of_another_input_is_ambiguous() -> None:
+    join = f"{FROM.removesuffix('e')} a FULL JOIN airlines b USING (carrier)"
+    with pytest.raises(InvalidRequest, match="carrier is a column of"):
+        made(f"SELECT carrier AS flight {join} JOIN airlines c ON c.label = a.origin")
 
 
 @pytest.mark.parametrize(
