@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import cast
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
@@ -16,6 +18,62 @@ FEW = 2
 _MANY_CORES = 8
 """With more, what is in a partition of a small shuffle is not worth a task: Spark joins them."""
 _JOBS = 3
+
+
+class SparkOnDemand:
+    """A session of Spark that is started when somebody first needs it: that takes seconds.
+
+    For one thread, but for `started`, which any may ask.
+    """
+
+    def __init__(self, start: Callable[[], SparkSession]) -> None:
+        self._start = start
+        self._group: str | None = None
+        self.started: SparkSession | None = None
+
+    @classmethod
+    def of(cls, spark: Spark) -> SparkOnDemand:
+        """Return a session that may be there already as one that is started on demand."""
+        if isinstance(spark, SparkOnDemand):
+            return spark
+        found = cls(lambda: spark)
+        found.started = spark
+        return found
+
+    @property
+    def session(self) -> SparkSession:
+        """The session; it is started where it was not."""
+        if self.started is None:
+            self.started = self._start()
+            self._set_group()
+        return self.started
+
+    def beside(self) -> SparkOnDemand:
+        """Return a session beside this one, see `session_beside`, which starts this one first."""
+        return SparkOnDemand(lambda: session_beside(self.session))
+
+    @contextmanager
+    def group(self, name: str) -> Iterator[None]:
+        """Have this thread's jobs be of a group, also if Spark is only started meanwhile."""
+        self._group = name
+        self._set_group()
+        try:
+            yield
+        finally:
+            self._group = None
+            if self.started is not None:
+                # Spark's signature leaves out None, which is how a property is taken away.
+                context = self.started.sparkContext
+                context.setLocalProperty("spark.jobGroup.id", cast(str, None))
+
+    def _set_group(self) -> None:
+        if self.started is not None and self._group is not None:
+            context = self.started.sparkContext
+            context.setJobGroup(self._group, self._group, interruptOnCancel=True)
+
+
+Spark = SparkSession | SparkOnDemand
+"""A session that there is, or one that is started on demand."""
 
 
 def fit_to_cores(session: SparkSession, asked: Collection[str] = ()) -> None:

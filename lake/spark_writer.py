@@ -25,7 +25,7 @@ from lake.collecting import FEW_ROWS, collected
 from lake.datasets import location_of, schema_of
 from lake.exactness import NAMES, Inexact, converts, in_question, of_other_types, refusal
 from lake.reader_features import enable_for
-from lake.sessions import session_beside
+from lake.sessions import Spark, SparkOnDemand, session_beside
 from lake.tables import Tables
 from lake.writer import DELETE, OP, UPSERT, Guard, reached
 from schemas.identifiers import spark_name
@@ -40,8 +40,8 @@ _TOKEN_CONF = f"spark.databricks.delta.commitInfo.{TOKEN}"
 class SparkWriter:
     """Commits frames from the executors through Delta's Spark API."""
 
-    def __init__(self, spark: SparkSession, tables: Tables) -> None:
-        self._spark = spark
+    def __init__(self, spark: Spark, tables: Tables) -> None:
+        self._spark = SparkOnDemand.of(spark)
         self._tables = tables
 
     def append(
@@ -77,7 +77,7 @@ class SparkWriter:
         rows = _as_stored(table, rows)
         token = uuid.uuid4().hex
         # The guard of a MERGE is taken from the session: it must not leak into other writes.
-        session = session_beside(self._spark)
+        session = session_beside(self._spark.session)
         for name, value in _guarded(guard).items():
             session.conf.set(f"{_WRITE}.{name}", value)
         session.conf.set(_TOKEN_CONF, token)
@@ -91,11 +91,11 @@ class SparkWriter:
                 table, guard, token, lambda: _merge(session, table, source, keys, newer)
             )
         finally:
-            self._spark.catalog.dropGlobalTempView(view)
+            self._spark.session.catalog.dropGlobalTempView(view)
         if done is not None:
             return done
         # A MERGE without effect makes no commit; the guard must be there all the same.
-        empty = self._spark.createDataFrame([], _spark_columns(schema_of(table)))
+        empty = self._spark.session.createDataFrame([], _spark_columns(schema_of(table)))
         return self._write(table, empty, guard, mode="append", options={})
 
     def _write(

@@ -12,19 +12,20 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from lake.datasets import location_of, schema_of
 from lake.ranges import Range, actions_within
+from lake.sessions import Spark, SparkOnDemand
 from lake.tables import Tables
 
 
 class DeltaFrames:
     """Opens tables of one lake as Spark frames at their newest version."""
 
-    def __init__(self, spark: SparkSession, tables: Tables) -> None:
-        self._spark = spark
+    def __init__(self, spark: Spark, tables: Tables) -> None:
+        self._spark = SparkOnDemand.of(spark)
         self._tables = tables
 
     def frame(self, path: str, *ranges: Range, version: int | None = None) -> DataFrame | None:
@@ -40,9 +41,9 @@ class DeltaFrames:
         schema = from_arrow_schema(schema_of(table))
         files = _files(table, ranges)
         if not files:
-            return self._spark.createDataFrame([], schema)
+            return self._spark.session.createDataFrame([], schema)
         # They are files' names, and no patterns: a folder may be called `lake [eu]`.
-        named = self._spark.read.option("__globPaths__", "false")
+        named = self._spark.session.read.option("__globPaths__", "false")
         frame = named.schema(schema).parquet(*files)
         for within in ranges:
             if within.lower is not None:
@@ -61,8 +62,8 @@ class DeltaFrames:
     def from_arrow(self, rows: pa.Table) -> DataFrame:
         """Return an Arrow table as a frame."""
         if rows.num_rows == 0:
-            return self._spark.createDataFrame([], from_arrow_schema(rows.schema))
-        return self._spark.createDataFrame(rows)
+            return self._spark.session.createDataFrame([], from_arrow_schema(rows.schema))
+        return self._spark.session.createDataFrame(rows)
 
 
 def _files(table: DeltaTable, ranges: tuple[Range, ...]) -> list[str]:

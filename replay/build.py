@@ -16,15 +16,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from pyspark.sql import SparkSession
-
 from kernel import failpoints
 from kernel.errors import Cancelled, Conflict, InvalidRequest, NotFound
 from kernel.positions import CLOSED, Epoch
-from lake.sessions import session_beside
+from lake.sessions import Spark, SparkOnDemand
 from pipeline.ddl.held_tables import retry_command
+from pipeline.executor import Executor
 from projections.run.catalog import Entry
 from projections.run.derived_holds import why_it_waits
+from projections.run.input_rows import input_bytes
 from projections.run.projector import BOUNDED_BYTES, Projector
 from projections.run.targets import Target
 from projections.sql.lineage import read_by
@@ -33,15 +33,17 @@ from replay.book import READY, UNFINISHED, Replay, ReplayBook, State
 from replay.cancel import ABANDONED_AFTER, is_alive, remove_abandoned, remove_files
 from replay.copies import claim_place, put_in_place, read_elsewhere, remove_older
 from replay.course import Course, Report
+from replay.driver_slices import DriverSlices
 from replay.generations import live_app
 from replay.mends import mended
-from replay.planning import build_epoch, input_bytes, input_rows, next_generation
+from replay.planning import build_epoch, input_rows, next_generation
 from replay.progress import watched
 from replay.rates import rates_for
-from replay.resumption import being_built, refuse_other, slice_failed, stale
-from replay.slice_writer import FAILURES, SliceWriter, Whole
+from replay.resumption import being_built, refuse_other, slice_failed, stale, unfinished
+from replay.slice_writer import FAILURES, SliceWriter
 from replay.slices import (
     SlicedBuild,
+    Whole,
     build_of,
     copying,
     fingerprint_of,
@@ -65,29 +67,32 @@ RECORD_EVERY_S = 5.0
 
 
 class Builder:
-    """Builds and brings forward generations in one Spark session.
+    """Builds and brings forward generations: small slices in this process, others in Spark.
 
     The live generation is only read; a crash or a cancellation leaves it untouched.
     """
 
     def __init__(
         self,
-        spark: SparkSession,
+        spark: Spark,
         site: Site,
         report: Report,
         *,
+        executor: Executor = Executor.AUTO,
+        elsewhere: bool = False,
         record_every_s: float = RECORD_EVERY_S,
         abandoned_after: timedelta = ABANDONED_AFTER,
         bounded_bytes: int = BOUNDED_BYTES,
     ) -> None:
+        """`executor`: who makes slices; `elsewhere`: executors have cores of their own."""
         # Temporary views of its own: the session may serve others too.
-        self._spark = session_beside(spark)
+        self._spark = SparkOnDemand.of(spark).beside()
         self._site = site
         self._book = ReplayBook(site.place, site.tables)
         self._projector = Projector(self._spark, site.lake, site.tables, site.manifest)
-        self._writer = SliceWriter(
-            self._spark, self._projector, site.lake, site.tables, bounded_bytes=bounded_bytes
-        )
+        common = self._projector, site.lake, site.tables
+        self._driver = DriverSlices(*common, asked=executor, elsewhere=elsewhere)
+        self._writer = SliceWriter(self._spark, *common, self._driver, bounded_bytes=bounded_bytes)
         self._report = report
         self._record_every_s = record_every_s
         self._abandoned_after = abandoned_after
@@ -111,7 +116,7 @@ class Builder:
         Returns it built, or paused by somebody. Raises `Conflict` when another build of this
         projection is unfinished, or it was cancelled.
         """
-        if (begun := self._unfinished(name)) is not None:
+        if (begun := unfinished(self._book, name, self._abandoned_after)) is not None:
             entry = entry_of(self._site, name)
             refuse_other(begun, entry, text, include_late=include_late, start=start, slices=slices)
             return self.resume(name, rate=rate)
@@ -225,7 +230,9 @@ class Builder:
         rows, later = input_rows(self._site, subject, epoch, after=after)
         since = 0
         if base is None:
-            slicing = slicing_of(subject.plan, rows, slices=slices, rate=rate)
+            size = self._bytes_of(subject)
+            here = size if self._driver.suits(subject.plan, subject.catalog, size) else None
+            slicing = slicing_of(subject.plan, rows, slices=slices, rate=rate, here=here)
         else:
             parts = parts_of(self._site, subject.entry.name, base)
             since, rows = rows, base.rows
@@ -282,7 +289,7 @@ class Builder:
             catalog=subject.catalog,
             up_to=build.up_to,
             slicing=build.slicing,
-            input_bytes=input_bytes(self._site, subject),
+            input_bytes=self._bytes_of(subject),
             base=build.base,
             parts=parts_of(self._site, replay.name, build.base) if build.base else (),
         )
@@ -297,7 +304,7 @@ class Builder:
             many = self._next(course, whole)
             course.finished(course.running_s, many)
         group = f"replay-{replay.name}-{replay.generation}-finish"
-        with watched(self._spark, group, course.tick):
+        with watched(self._spark, group, course.tick, self._driver.work):
             self._finish(course.replay, whole, resumed=first > 0)
         failpoints.hit(failpoints.REPLAY_AFTER_BUILD)
         return course.built()
@@ -309,14 +316,14 @@ class Builder:
         group = f"replay-{replay.name}-{replay.generation}-{number}"
         guard = slice_guard(replay.name, replay.generation, number, many)
         try:
-            with watched(self._spark, group, course.tick):
+            with watched(self._spark, group, course.tick, self._driver.work):
                 self._writer.write(whole, number, guard, many)
         except FAILURES as error:
             if many > 1:
                 # What can be computed before the row that cannot is there when the build stops.
                 course.stride = 1
                 return self._next(course, whole)
-            with watched(self._spark, f"{group}-search", course.tick):
+            with watched(self._spark, f"{group}-search", course.tick, self._driver.work):
                 key = self._writer.failing_key(whole, number)
             raise slice_failed(replay, number, key, error) from error
         # More, where a process that this one took over from came first.
@@ -342,6 +349,9 @@ class Builder:
             ended_us=None if begun is None else begun.ended_us,
             computed=self._site.into is None or begun is None or begun.base is None,
         )
+
+    def _bytes_of(self, subject: Subject) -> int:
+        return input_bytes(self._site.lake, self._site.tables, subject.plan, subject.catalog)
 
     def _age_s(self, epoch: Epoch) -> float | None:
         try:
@@ -380,12 +390,3 @@ class Builder:
         for name, hold in holds_of(self._site, subject).items():
             told = f"{which} {why_it_waits(name, hold)}"
             raise Conflict(told, remedy=retry_command(name, hold))
-
-    def _unfinished(self, name: str) -> Replay | None:
-        """Return a build that waits to be gone on with. Raises `Conflict` for one that runs."""
-        for known in self._book.of(name):
-            if known.state in UNFINISHED:
-                if is_alive(known, self._abandoned_after):
-                    raise being_built(known)
-                return known
-        return None

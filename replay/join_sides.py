@@ -11,8 +11,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
+from lake.sessions import Spark, SparkOnDemand
 from projections.sql.batch import whole
 from projections.sql.plan import Plan
 from projections.sql.spark_text import SparkText
@@ -26,8 +27,8 @@ class JoinSides:
     Spark keeps them on the executors' disks; what is lost there it computes again.
     """
 
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
+    def __init__(self, spark: Spark) -> None:
+        self._spark = SparkOnDemand.of(spark)
         self._frames: dict[str, DataFrame] = {}
         self._plans: dict[str, Plan] = {}
 
@@ -46,7 +47,7 @@ class JoinSides:
     def release(self) -> None:
         """Give back what is kept."""
         for view, frame in self._frames.items():
-            self._spark.catalog.dropTempView(view)
+            self._spark.session.catalog.dropTempView(view)
             frame.unpersist()
         self._frames.clear()
         self._plans.clear()

@@ -6,11 +6,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import cast
+from typing import Protocol
 
 from pyspark.sql import SparkSession
 
 from kernel.errors import Cancelled
+from lake.sessions import SparkOnDemand
 
 TICK_S = 1.0
 
@@ -60,36 +61,51 @@ Tick = Callable[[float], bool]
 """Takes note of the share of a slice that is done; returns whether to go on."""
 
 
-@contextmanager
-def watched(spark: SparkSession, group: str, tick: Tick) -> Iterator[None]:
-    """Call `tick` every second while the block runs Spark jobs.
+class Work(Protocol):
+    """Work in this process, as another thread sees it."""
 
-    Raises `Cancelled` when `tick` said so: the jobs were cancelled.
+    def share(self) -> float | None:
+        """Return how much of it is done, from 0 to 1; None while there is none."""
+        ...
+
+    def stop(self) -> None:
+        """End it, if there is any; it raises an error then."""
+        ...
+
+
+@contextmanager
+def watched(spark: SparkOnDemand, group: str, tick: Tick, work: Work) -> Iterator[None]:
+    """Call `tick` every second while the block runs Spark jobs, or `work` in this process.
+
+    Raises `Cancelled` when `tick` said so: jobs and work were stopped.
     """
-    context = spark.sparkContext
     over, stopped = threading.Event(), threading.Event()
 
     def look() -> None:
         while not over.wait(TICK_S):
-            if not tick(_share(spark, group)):
+            share, session = work.share(), spark.started
+            if share is None:
+                share = 0.0 if session is None else _share(session, group)
+            if not tick(share):
                 stopped.set()
-                context.cancelJobGroup(group)
+                work.stop()
+                if session is not None:
+                    session.sparkContext.cancelJobGroup(group)
                 return
 
-    context.setJobGroup(group, group, interruptOnCancel=True)
     watcher = threading.Thread(target=look, name="replay-progress", daemon=True)
-    watcher.start()
     try:
-        yield
+        with spark.group(group):
+            watcher.start()
+            try:
+                yield
+            finally:
+                over.set()
+                watcher.join()
     except Exception as error:
         if stopped.is_set():
             raise Cancelled(f"{group} was cancelled") from error
         raise
-    finally:
-        over.set()
-        watcher.join()
-        # Spark's signature leaves out None, which is how a property is taken away.
-        context.setLocalProperty("spark.jobGroup.id", cast(str, None))
     if stopped.is_set():
         raise Cancelled(f"{group} was cancelled")
 

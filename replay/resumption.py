@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from kernel.errors import Conflict, ContractViolation, PenstockError, Unavailable, first_line
 from projections.run.catalog import Entry
-from replay.book import Replay, State
+from replay.book import UNFINISHED, Replay, ReplayBook, State
+from replay.cancel import is_alive
 from replay.slices import SlicedBuild, build_of
 from replay.starts import BEGINNING, Start
 
@@ -81,3 +84,13 @@ def _cut_otherwise(build: SlicedBuild | None, slices: int | None) -> bool:
         return False
     chosen = build.slicing.columns or build.base is not None
     return bool(chosen) and slices != build.slicing.slices
+
+
+def unfinished(book: ReplayBook, name: str, abandoned_after: timedelta) -> Replay | None:
+    """Return a build that waits to be gone on with. Raises `Conflict` for one that runs."""
+    for known in book.of(name):
+        if known.state in UNFINISHED:
+            if is_alive(known, abandoned_after):
+                raise being_built(known)
+            return known
+    return None

@@ -1,15 +1,14 @@
-"""Computes slices of a projection in Spark and appends them to a generation's own table."""
+"""Computes slices of a projection, here or in Spark, and appends them to a generation's table."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession, functions
+from pyspark.sql import DataFrame, functions
 
 from kernel import failpoints
 from kernel.errors import InvalidRequest, TooLarge, first_line
@@ -18,19 +17,19 @@ from lake.collecting import FEW_ROWS, RESULT, collected
 from lake.datasets import schema_of
 from lake.layout import Lake
 from lake.savepoint_tables import KeptTable
+from lake.sessions import Spark
 from lake.spark_writer import SparkWriter
 from lake.tables import Tables
 from lake.views import DeltaFrames
 from lake.writer import ArrowWriter, Guard
 from pipeline.typed.columns import EPOCH
 from projections.run.projector import BOUNDED_BYTES, Projector
-from projections.run.relations import LakeCatalog
 from projections.run.result_rows import stamped
-from projections.run.targets import Target
 from projections.sql.plan import Plan
-from replay.bases import Base, rows_of
+from replay.bases import rows_of
+from replay.driver_slices import DriverSlices
 from replay.join_sides import JoinSides
-from replay.slices import Slicing
+from replay.slices import Whole
 from schemas.identifiers import spark_name
 
 FAILURES = (PySparkException, Py4JJavaError)
@@ -39,44 +38,20 @@ _MOST_HALVES = 40
 _PLACE = "_penstock_place"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Whole:
-    """All rows of a projection at an epoch, cut into slices; `input_bytes` is what they read.
-
-    With a base its parts are the slices, and what came since is taken in at the end. Where keys of
-    it are computed again, they are one slice more.
-    """
-
-    plan: Plan
-    target: Target
-    catalog: LakeCatalog
-    up_to: Epoch
-    slicing: Slicing
-    input_bytes: int
-    base: Base | None = None
-    parts: Sequence[KeptTable] = ()
-
-    @property
-    def sizes(self) -> list[int]:
-        """The bytes of each slice; none where they are about equally large."""
-        if self.base is None:
-            return []
-        copied = [sum(part.sizes.values()) for part in self.parts]
-        return copied if self.base.where is None else [*copied, self.input_bytes]
-
-
 class SliceWriter:
     """Appends slice by slice; a slice that is there already is left alone."""
 
     def __init__(
         self,
-        spark: SparkSession,
+        spark: Spark,
         projector: Projector,
         lake: Lake,
         tables: Tables,
+        driver: DriverSlices | None = None,
         *,
         bounded_bytes: int = BOUNDED_BYTES,
     ) -> None:
+        self._driver = driver
         self._projector = projector
         self._lake = lake
         self._tables = tables
@@ -101,6 +76,14 @@ class SliceWriter:
             self._copy(whole, number, guard)
             return
         chosen = None if whole.base is None else whole.base.where
+        here = self._driver
+        if (
+            here
+            and not chosen
+            and here.takes(whole, many)
+            and here.append(whole, number, guard, many)
+        ):
+            return
         frame = self._frame(whole, chosen or whole.slicing.conditions(number, many))
         stamped = frame.withColumn(EPOCH, functions.lit(int(whole.up_to)).cast("bigint"))
         rows = self._collected(whole, stamped, many)
@@ -113,7 +96,9 @@ class SliceWriter:
 
     def most_at_once(self, whole: Whole) -> int:
         """Return how many slices this process may take in at once: executors begin slowly."""
-        return max(1, self._bounded_bytes * whole.slicing.slices // max(whole.input_bytes, 1))
+        here = self._driver
+        most = here.slice_bytes if here and here.takes(whole) else self._bounded_bytes
+        return max(1, most * whole.slicing.slices // max(whole.input_bytes, 1))
 
     def finish(self, whole: Whole, *, resumed: bool) -> None:
         """Say of a table whose slices are all there that it has taken input up to the epoch.

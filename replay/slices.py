@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sized
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import asdict, dataclass, field
 from math import inf
 from typing import Any
 
 from kernel.errors import InvalidRequest
 from kernel.positions import Epoch
+from lake.savepoint_tables import KeptTable
 from lake.writer import Guard
+from projections.run.relations import LakeCatalog
+from projections.run.targets import Target
 from projections.sql.plan import Plan
 from replay.bases import Base
 from replay.book import CLAIM
-from replay.carried_keys import sliceable
+from replay.carried_keys import computed_whole, sliceable
 from replay.generations import slices_app
 from schemas.identifiers import spark_name
 
@@ -30,6 +33,10 @@ LEAST_SLICES, LEAST_ROWS = 20, 100_000
 """A shorter input is cut into so many slices too, so that after a tenth of them one was computed
 that Spark's beginning is not in, and the time left is known. But a slice of fewer rows than these
 costs more to begin than to compute."""
+SLICE_BYTES = 256 * 2**20
+"""Files of the inputs, for each slice, up to which this process computes it by DuckDB."""
+ROWS_HERE = 1_000_000
+"""Input rows of a slice that DuckDB is to compute: as many take it a second or two."""
 MOST_SLICES = 32
 """However long the input is: its scans are then still fewer than what is computed from it."""
 MOST_ASKED = 10_000
@@ -112,6 +119,32 @@ class SlicedBuild:
         return self.rows * self.done // self.slicing.slices
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whole:
+    """All rows of a projection at an epoch, cut into slices; `input_bytes` is what they read.
+
+    With a base its parts are the slices, and what came since is taken in at the end. Where keys of
+    it are computed again, they are one slice more.
+    """
+
+    plan: Plan
+    target: Target
+    catalog: LakeCatalog
+    up_to: Epoch
+    slicing: Slicing
+    input_bytes: int
+    base: Base | None = None
+    parts: Sequence[KeptTable] = ()
+
+    @property
+    def sizes(self) -> list[int]:
+        """The bytes of each slice; none where they are about equally large."""
+        if self.base is None:
+            return []
+        copied = [sum(part.sizes.values()) for part in self.parts]
+        return copied if self.base.where is None else [*copied, self.input_bytes]
+
+
 def build_of(detail: Mapping[str, object]) -> SlicedBuild | None:
     """Restore what the book keeps; None for a build that was not in slices."""
     kept: Any = detail.get("build")
@@ -137,15 +170,29 @@ def build_of(detail: Mapping[str, object]) -> SlicedBuild | None:
 
 
 def slicing_of(
-    plan: Plan, rows: int, *, slices: int | None = None, rate: float | None = None
+    plan: Plan,
+    rows: int,
+    *,
+    slices: int | None = None,
+    rate: float | None = None,
+    here: int | None = None,
 ) -> Slicing:
-    """Choose slices for a query over so many input rows. Raises `InvalidRequest`."""
+    """Choose slices for a query over so many input rows. Raises `InvalidRequest`.
+
+    `here`: the bytes of the inputs, where this process may compute slices of them by DuckDB.
+    """
     refuse_pace(slices, rate)
     columns = sliceable(plan)
     if not columns:
         return Slicing(columns=(), slices=1)
     if slices is not None:
         return Slicing(columns=columns, slices=slices)
+    if rate is None and here is not None:
+        if here <= SLICE_BYTES and computed_whole(plan, columns):
+            # Each slice would compute a side of a join anew.
+            return Slicing(columns=columns, slices=1)
+        many = max(-(-rows // ROWS_HERE), -(-here // SLICE_BYTES), 1)
+        return Slicing(columns=columns, slices=min(MOST_SLICES, many))
     each = SLICE_ROWS if rate is None else max(1, int(min(SLICE_ROWS, rate * PACE_S)))
     most = MOST_SLICES if rate is None else MOST_PACED
     told = min(LEAST_SLICES, rows // LEAST_ROWS)

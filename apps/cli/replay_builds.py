@@ -32,6 +32,8 @@ from kernel import failpoints
 from lake.layout import Lake
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from replay.book import Replay, ReplayBook
     from replay.build import Builder
     from replay.planning import ReplayPlan
@@ -294,14 +296,29 @@ def book_of(found: settings.Settings, name: str, into: Lake | None = None) -> Re
 
 
 def builder_of(found: settings.Settings, site: Site) -> Builder:
-    """Start Spark for a build and tell of its progress on standard error."""
-    from apps.spark_session import session_of_command
+    """Return what builds and tells of its progress on standard error.
+
+    It starts Spark for what it does not compute itself.
+    """
+    from apps.shipment import is_elsewhere
+    from lake.sessions import SparkOnDemand
+    from pipeline.executor import Executor
     from replay.build import Builder
 
-    master = found.text("replay.spark_master")
-    also = None if site.into is None else site.into.root
-    spark = session_of_command(found, "replay-spark", master=master, also=also)
-    return Builder(spark, site, _show)
+    def start() -> SparkSession:
+        from apps.spark_session import session_of_command
+
+        also = None if site.into is None else site.into.root
+        return session_of_command(found, "replay-spark", master=master, also=also)
+
+    master, asked = found.text("replay.spark_master"), found.text("pipeline.executor")
+    return Builder(
+        SparkOnDemand(start),
+        site,
+        _show,
+        executor=Executor.named(asked),
+        elsewhere=is_elsewhere(master),
+    )
 
 
 def _emit_built(built: Replay, into: Lake | None, *, as_json: bool) -> None:

@@ -34,7 +34,9 @@ _TOGETHER_BYTES = 8 * 2**20
 class Database:
     """One DuckDB of its own, or a session of one. For one thread."""
 
-    def __init__(self, *, memory_bytes: int = MEMORY_BYTES, of: Database | None = None) -> None:
+    def __init__(
+        self, *, memory_bytes: int = MEMORY_BYTES, threads: int = 1, of: Database | None = None
+    ) -> None:
         """`of` is the database whose memory a session shares; its names are the session's own."""
         self.connection: duckdb.DuckDBPyConnection
         self.connection = duckdb.connect() if of is None else of.connection.cursor()
@@ -49,7 +51,7 @@ class Database:
         self.connection.execute("SET disabled_optimizers = 'statistics_propagation'")
         if of is not None:
             return
-        self.connection.execute("SET threads = 1")
+        self.connection.execute(f"SET threads = {threads}")
         self.connection.execute(f"SET memory_limit = '{memory_bytes}B'")
         self.connection.execute("SET temp_directory = $1", [str(self._scratch)])
         register_scalars(self.connection)

@@ -8,16 +8,14 @@ the dataflow unusable; whoever runs it then begins anew.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from typing import assert_never
 
 import pyarrow as pa
-from duckdb.func import FunctionNullHandling, PythonUDFType
 
 from kernel.errors import ContractViolation
 from projections.run.database import MEMORY_BYTES, ORDER_TYPES, TEXT, Database, arrow_type, types_of
-from projections.run.functions import computing, functions_in, with_parameters
-from projections.run.matcher import matcher_of
+from projections.run.duckdb_functions import register_called
 from projections.run.operators import (
     FinalOperator,
     JoinOperator,
@@ -27,10 +25,7 @@ from projections.run.operators import (
     consolidated,
 )
 from projections.sql.batch import keyed, listed, mapped, names, united, windowed
-from projections.sql.catalog import Column
-from projections.sql.duckdb_types import duckdb_type
 from projections.sql.explosion_text import exploded
-from projections.sql.match_text import given_columns, matcher_name, physical, taken_columns
 from projections.sql.presence import right_rows
 from projections.sql.shape import NOTHING_ENDED, ORDER
 from projections.sql.tree import (
@@ -63,8 +58,7 @@ class Dataflow:
         self._database = Database(memory_bytes=memory_bytes)
         self._connection = self._database.connection
         self._tree = tree
-        self._make_matchers()
-        self._make_functions()
+        register_called(self._connection, tree)
         self._came: Counter[str] = Counter()
         self._went: set[str] = set()
         self._of_facts: list[tuple[RecomputedOperator, frozenset[str]]] = []
@@ -167,31 +161,6 @@ class Dataflow:
             pa.schema([*fields, pa.field("_w", pa.int64())])
         )
 
-    def _make_matchers(self) -> None:
-        nodes = [node for node in walk(self._tree) if isinstance(node, Match)]
-        for name, node in {matcher_name(node): node for node in nodes}.items():
-            taken, given = taken_columns(node), given_columns(node)
-            self._connection.create_function(
-                name,
-                matcher_of(node, lambda kind: arrow_type(Column(name="", type=physical(kind)))),
-                [_structs("f", taken)],
-                _structs("g", given),
-                type=PythonUDFType.ARROW,
-                null_handling=FunctionNullHandling.SPECIAL,
-            )
-
-    def _make_functions(self) -> None:
-        for function in functions_in(self._tree):
-            computed = computing(function, lambda kind: arrow_type(Column(name="", type=kind)))
-            self._connection.create_function(
-                function.known_as,
-                _without_zone(computed, len(function.takes)),
-                [duckdb_type(each.type) for each in function.takes],
-                duckdb_type(function.gives),
-                type=PythonUDFType.ARROW,
-                null_handling=FunctionNullHandling.SPECIAL,
-            )
-
     def _make_input(self, scan: Scan) -> None:
         self._database.make(scan.view, types_of(scan.columns) | ORDER_TYPES | {"_w": "BIGINT"})
 
@@ -234,19 +203,3 @@ class Dataflow:
         operator.start()
         self._operators.append(operator)
         return f"FROM {operator.changes}"
-
-
-def _without_zone(computed: Callable[..., pa.Array], count: int) -> Callable[..., pa.Array]:
-    """Give moments back as DuckDB has them, in UTC without a zone."""
-
-    def function(*columns: pa.Array) -> pa.Array:
-        values = computed(*columns)
-        return values.cast(pa.timestamp("us")) if pa.types.is_timestamp(values.type) else values
-
-    return with_parameters(function, count)
-
-
-def _structs(prefix: str, columns: Sequence[Column]) -> str:
-    """Return DuckDB's type of a list of structs with numbered fields."""
-    fields = (f"{prefix}{i} {duckdb_type(physical(c.type))}" for i, c in enumerate(columns))
-    return f"STRUCT({', '.join(fields)})[]"

@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 from kernel.errors import NotFound
 from kernel.positions import Epoch
 from lake.datasets import scanner_of, schema_of
+from lake.file_actions import actions_of
 from lake.layout import Lake
 from lake.ranges import (
     Condition,
@@ -51,6 +52,12 @@ def input_tables(plan: Plan, catalog: LakeCatalog) -> list[str]:
         stream = item.kind is InputKind.STREAM
         names += catalog.members(item.name) if stream else [table_of(item)]
     return names
+
+
+def input_bytes(lake: Lake, tables: Tables, plan: Plan, catalog: LakeCatalog) -> int:
+    """Return the size of the files of all tables that a plan reads."""
+    opened = (tables.open(lake.path(name)) for name in input_tables(plan, catalog))
+    return sum(pc.sum(actions_of(t)["size_bytes"]).as_py() or 0 for t in opened if t is not None)
 
 
 def table_at(lake: Lake, tables: Tables, name: str, version: int | None) -> DeltaTable:

@@ -120,8 +120,8 @@ def changed_rows(engine: Engine, plan: Plan, after: Epoch, up_to: Epoch) -> pa.T
     by_facts, *by_versions = _touched(engine, plan, steps, after, up_to)
     touched = pa.concat_tables([by_facts, *by_versions]).group_by(list(plan.key)).aggregate([])
     if not touched.num_rows:
-        none = f"{_all_sql(engine, plan)} LIMIT 0"
-        return with_op(engine.rows(none, _stored(plan)), UPSERT)
+        none = f"{all_sql(engine.dialect, plan)} LIMIT 0"
+        return with_op(engine.rows(none, stored_columns(plan)), UPSERT)
     added = None if by_versions else _added(engine, plan, steps, touched, after)
     if added is not None:
         return with_op(added, UPSERT)
@@ -131,7 +131,7 @@ def changed_rows(engine: Engine, plan: Plan, after: Epoch, up_to: Epoch) -> pa.T
         engine.narrow(steps.driver, facts_sql(steps, engine.dialect))
     _look_up(engine, steps)
     query = touched_rows_sql(plan.tree, engine.dialect, ordered=plan.ordered)
-    rows = engine.rows(query, _stored(plan))
+    rows = engine.rows(query, stored_columns(plan))
     gone = touched.join(rows.select(list(plan.key)), list(plan.key), join_type="left anti")
     return upserts_and_deletes(rows, gone)
 
@@ -143,15 +143,15 @@ def all_rows(engine: Engine, plan: Plan, up_to: Epoch) -> pa.Table:
             engine.facts(scan, [_came(Epoch(0), up_to)])
         else:
             engine.versions(scan, [])
-    return engine.rows(_all_sql(engine, plan), _stored(plan))
+    return engine.rows(all_sql(engine.dialect, plan), stored_columns(plan))
 
 
-def _all_sql(engine: Engine, plan: Plan) -> str:
+def all_sql(dialect: Dialect, plan: Plan) -> str:
     """Write all rows as the table has them, from the views of the inputs."""
-    return (whole if plan.ordered else rows_sql)(plan.tree, engine.dialect)
+    return (whole if plan.ordered else rows_sql)(plan.tree, dialect)
 
 
-def _stored(plan: Plan) -> tuple[Column, ...]:
+def stored_columns(plan: Plan) -> tuple[Column, ...]:
     """Return the columns of the table, but for the epoch."""
     order = (Column(name=name, type=ORDER_TYPES[name]) for name in ORDER)
     return (*plan.tree.columns, *(order if plan.ordered else ()))
@@ -167,11 +167,11 @@ def _added(
     adding = plan.adding
     if adding is None or not adding.known_by(engine.dialect):
         return None
-    written = engine.given(touched, _of_rows(plan, touched), _stored(plan))
+    written = engine.given(touched, _of_rows(plan, touched), stored_columns(plan))
     if written is None or written > after:
         return None
     _look_up(engine, steps)
-    columns = _stored(plan)
+    columns = stored_columns(plan)
     names = listed(engine.dialect, [each.name for each in columns])
     query = f"SELECT {names} FROM ({added_sql(adding, engine.dialect)}) AS a"
     return engine.rows(query, columns)
@@ -196,12 +196,12 @@ def _newest_of_changed(
     version which changed. The view of the driver holds the new facts.
     """
     _look_up(engine, steps)
-    rows = [engine.rows(_all_sql(engine, plan), _stored(plan))]
+    rows = [engine.rows(all_sql(engine.dialect, plan), stored_columns(plan))]
     for lookup in steps.lookups:
         if _facts_near_changes(engine, steps, lookup, after, up_to):
             engine.narrow(steps.driver, meeting_sql(steps, lookup, engine.dialect))
             _look_up(engine, steps)
-            rows.append(engine.rows(_all_sql(engine, plan), _stored(plan)))
+            rows.append(engine.rows(all_sql(engine.dialect, plan), stored_columns(plan)))
     if len(rows) == 1:
         return rows[0]
     both = pa.concat_tables(rows)

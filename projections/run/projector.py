@@ -23,7 +23,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession, functions
+from pyspark.sql import DataFrame, functions
 
 from kernel import failpoints
 from kernel.errors import BeyondThisProcess, LeaseLost, TooLarge
@@ -33,6 +33,7 @@ from lake.datasets import schema_of
 from lake.guarded_commits import mark_of
 from lake.layout import Lake
 from lake.ranges import Range
+from lake.sessions import Spark, SparkOnDemand
 from lake.small_files import SmallFiles
 from lake.spark_writer import SparkWriter
 from lake.tables import TableAt, Tables, greatest
@@ -44,7 +45,7 @@ from projections.run.corrections import Corrections
 from projections.run.database import MEMORY_BYTES, Database
 from projections.run.engines import PlanSessions, SparkEngine
 from projections.run.final_rows import FinalRows
-from projections.run.input_rows import anything_new, input_tables, table_of, versions_read
+from projections.run.input_rows import anything_new, input_bytes, table_of, versions_read
 from projections.run.key_runs import KEPT_BY_KEYS, all_rows, changed_rows
 from projections.run.matchers import register_functions
 from projections.run.meanings import Meanings
@@ -73,7 +74,7 @@ class Projector:
 
     def __init__(
         self,
-        spark: SparkSession,
+        spark: Spark,
         lake: Lake,
         tables: Tables,
         manifest: Manifest,
@@ -84,13 +85,13 @@ class Projector:
     ) -> None:
         """`brief`: of what takes long, a run raises `BeyondThisProcess` before it begins."""
         self._brief = brief
-        self._spark = spark
+        self._spark = SparkOnDemand.of(spark)
         self._lake = lake
         self._tables = tables
         self._manifest = manifest
-        self._frames = DeltaFrames(spark, tables)
+        self._frames = DeltaFrames(self._spark, tables)
         self._writer = ArrowWriter(tables)
-        self._spark_writer = SparkWriter(spark, tables)
+        self._spark_writer = SparkWriter(self._spark, tables)
         self._bounded_bytes = bounded_bytes
         self._files = SmallFiles()
         self._regions = RegionRuns(lake, tables, memory_bytes=state_memory_bytes, small=self._files)
@@ -283,7 +284,7 @@ class Projector:
         self, plan: Plan, target: Target, catalog: LakeCatalog, guard: Guard
     ) -> tuple[DeltaVersion, int]:
         """Compute everything and replace what lies at the target; return version and rows."""
-        few = self._input_bytes(plan, catalog) <= self._bounded_bytes
+        few = input_bytes(self._lake, self._tables, plan, catalog) <= self._bounded_bytes
         found = self._all_rows(plan, target, catalog, guard) if few else None
         if found is not None:
             rows = stamped(keyed(found, plan.key), guard.epoch)
@@ -305,9 +306,11 @@ class Projector:
     ) -> pa.Table | None:
         """Return all rows, None where they are more than come here: a join makes many of few."""
         self._regions.forget()
-        few = self._input_bytes(plan, catalog) <= min(SMALL_BYTES, self._bounded_bytes)
+        few = input_bytes(self._lake, self._tables, plan, catalog) <= min(
+            SMALL_BYTES, self._bounded_bytes
+        )
         if plan.small and few:
-            reading = self._reading(plan, target, catalog, guard.epoch)
+            reading = self.reading(plan, target, catalog, guard.epoch)
             with suppress(BeyondThisProcess), self._sessions.engine(reading) as engine:
                 if plan.strategy in KEPT_BY_KEYS:
                     return all_rows(engine, plan, guard.epoch)
@@ -331,12 +334,10 @@ class Projector:
                 self._frames, self._lake, item, catalog, ranges, late=late, version=version
             )
             frame.createOrReplaceTempView(item.view)
-        register_functions(self._spark, plan.tree)
-        return self._spark.sql(plan.rows_at(self._final.watermark(plan, target, catalog, up_to)))
-
-    def _input_bytes(self, plan: Plan, catalog: LakeCatalog) -> int:
-        paths = map(self._lake.path, input_tables(plan, catalog))
-        return sum(map(self._frames.bytes_of, paths))
+        register_functions(self._spark.session, plan.tree)
+        return self._spark.session.sql(
+            plan.rows_at(self._final.watermark(plan, target, catalog, up_to))
+        )
 
     def _mergeable(
         self, plan: Plan, target: Target, catalog: LakeCatalog, after: Epoch | None, up_to: Epoch
@@ -369,16 +370,16 @@ class Projector:
     def _changes(
         self, plan: Plan, target: Target, catalog: LakeCatalog, after: Epoch, up_to: Epoch
     ) -> pa.Table:
-        reading = self._reading(plan, target, catalog, up_to)
+        reading = self.reading(plan, target, catalog, up_to)
         if plan.strategy is Strategy.REGIONS:
             if self._brief and not self._regions.holds(target.app_id):
-                self._at_length(self._input_bytes(plan, catalog) > SMALL_BYTES)
+                self._at_length(input_bytes(self._lake, self._tables, plan, catalog) > SMALL_BYTES)
             return stamped(self._regions.changes(reading, up_to), up_to)
         if plan.small:
             with suppress(BeyondThisProcess), self._sessions.engine(reading) as engine:
                 return stamped(changed_rows(engine, plan, after, up_to), up_to)
         self._at_length()
-        spark = SparkEngine(self._spark, self._lake, self._tables, self._frames, reading)
+        spark = SparkEngine(self._spark.session, self._lake, self._tables, self._frames, reading)
         return stamped(changed_rows(spark, plan, after, up_to), up_to)
 
     def _at_length(self, much: bool = True) -> None:
@@ -386,7 +387,8 @@ class Projector:
         if self._brief and much:
             raise BeyondThisProcess("the run takes long, and others would wait for it")
 
-    def _reading(self, plan: Plan, target: Target, catalog: LakeCatalog, up_to: Epoch) -> Reading:
+    def reading(self, plan: Plan, target: Target, catalog: LakeCatalog, up_to: Epoch) -> Reading:
+        """Return what a run up to an epoch reads."""
         return Reading(
             plan=plan,
             catalog=catalog,

@@ -107,5 +107,9 @@ class Plan:
 
     def rows_at(self, watermark_us: int | None) -> str:
         """Return `rows_sql` as it is at a watermark, which final rows alone depend on."""
+        return self.at(self.rows_sql, watermark_us)
+
+    def at(self, text: str, watermark_us: int | None) -> str:
+        """Return a text of the plan's query as it is at a watermark."""
         us = NOTHING_ENDED if watermark_us is None else watermark_us
-        return self.rows_sql.replace(WATERMARK, str(us)) if self.final else self.rows_sql
+        return text.replace(WATERMARK, str(us)) if self.final else text

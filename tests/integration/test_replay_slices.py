@@ -105,6 +105,7 @@ def test_p6_a_build_in_slices_equals_what_was_kept_and_goes_on(small: SmallLake,
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut small builds too, and find all of their slices quick."""
     monkeypatch.setattr("replay.slices.LEAST_ROWS", 10)
+    monkeypatch.setattr("replay.slices.ROWS_HERE", 10)
     monkeypatch.setattr("replay.slices.QUICK_S", 600.0)
 
 

@@ -23,8 +23,8 @@ from projections.run.projection_rounds import Projecting
 from projections.run.projector import Projector
 from projections.sql.plan import Plan
 from replay.generations import live_app
-from replay.slice_writer import SliceWriter, Whole
-from replay.slices import Slicing, slice_guard
+from replay.slice_writer import SliceWriter
+from replay.slices import Slicing, Whole, slice_guard
 from replay.subject import generation_target, reachable, subject_of
 from replay.swap import rollback, swap
 from schemas.registry import MemoryRegistry

@@ -12,8 +12,8 @@ from kernel.errors import LeaseLost
 from kernel.positions import Epoch
 from lake.layout import Lake
 from lake.tables import Tables
-from replay.slice_writer import SliceWriter, Whole
-from replay.slices import Slicing, slice_guard
+from replay.slice_writer import SliceWriter
+from replay.slices import Slicing, Whole, slice_guard
 from tests.support.lake.handmade import NoSpark
 
 SLICES = 20

@@ -1,0 +1,214 @@
+"""All rows of a plan, or those of a part of its keys, computed by DuckDB in this process.
+
+The batch form of what keeps small changes: the same query that Spark would be given, in the words
+of DuckDB, over the files of the inputs. It spills to disk what does not fit into its memory, and
+gives its rows batch by batch, so that neither inputs nor results have to fit.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import duckdb
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from kernel.errors import NotFound
+from kernel.positions import Epoch
+from lake.datasets import schema_of
+from lake.duckdb_files import are_readable, relation_of
+from lake.layout import Lake
+from lake.ranges import Range, actions_within
+from lake.tables import Tables
+from pipeline.typed.columns import EPOCH, LATE
+from projections.run.database import ORDER_TYPES, TEXT, Database, arrow_schema, types_of
+from projections.run.duckdb_functions import register_called
+from projections.run.input_rows import DELETED, input_tables, table_at, table_of
+from projections.run.key_runs import all_sql, stored_columns
+from projections.run.region_runs import Reading
+from projections.run.relations import LakeCatalog
+from projections.run.spark_hashes import register_hashes
+from projections.sql.batch import listed
+from projections.sql.shape import InputKind, Plan
+from projections.sql.tree import Scan, scans
+
+WHOLE_MEMORY_BYTES = 512 * 2**20
+"""What DuckDB may take to compute a whole projection; more goes to disk."""
+_BATCH_ROWS = 65_536
+_NO_MEMORY = "Out of Memory Error"
+_VALID = {"valid_from": "TIMESTAMP", "valid_to": "TIMESTAMP", DELETED: "BOOLEAN"}
+"""Columns that say when a version of a history holds."""
+
+
+class WholeRows:
+    """Computes rows of whole plans, one at a time. Another thread may look at it and stop it."""
+
+    def __init__(
+        self, lake: Lake, tables: Tables, *, memory_bytes: int = WHOLE_MEMORY_BYTES
+    ) -> None:
+        self._lake = lake
+        self._tables = tables
+        self._memory_bytes = memory_bytes
+        self._at_work: duckdb.DuckDBPyConnection | None = None
+        self.stopped = False
+        """Whether the last work was stopped."""
+
+    def can(self, plan: Plan, catalog: LakeCatalog) -> bool:
+        """Say whether DuckDB gives the bits of Spark for a plan, and can read what it reads."""
+        if not plan.small:
+            return False
+        paths = map(self._lake.path, input_tables(plan, catalog))
+        opened = map(self._tables.open, paths)
+        return all(table is None or are_readable(table) for table in opened)
+
+    @contextmanager
+    def rows(
+        self, reading: Reading, up_to: Epoch, where: str = "true"
+    ) -> Iterator[Iterator[pa.Table]]:
+        """Give the rows as they are at an epoch for which a condition holds, in the table's shape.
+
+        `where` is in DuckDB's words, over the plan's columns. Raises `NotFound` before the first
+        row of an input, `ContractViolation` and `BeyondThisProcess` as `Database.computing`, and
+        `TooLarge` where neither memory nor the disk behind it suffice.
+        """
+        database = Database(memory_bytes=self._memory_bytes, threads=os.cpu_count() or 1)
+        self.stopped = False
+        try:
+            connection = database.connection
+            # What has parts is cast as a whole, moments in it by the connection's zone.
+            connection.execute("SET TimeZone = 'UTC'")
+            register_hashes(connection)
+            register_called(connection, reading.plan.tree)
+            with database.within_memory(), database.computing():
+                for scan in scans(reading.plan.tree):
+                    self._make_view(connection, scan, reading, up_to)
+                self._at_work = connection
+                yield _shaped(connection.sql(self._query(reading, up_to, where)), reading)
+        finally:
+            self._at_work = None
+            database.close()
+
+    def share(self) -> float | None:
+        """Return how much of the work under way is done, from 0 to 1; None where none is."""
+        connection = self._at_work
+        if connection is None:
+            return None
+        try:
+            return min(max(connection.query_progress() / 100, 0.0), 1.0)
+        except duckdb.Error:
+            return None  # It ended meanwhile.
+
+    def stop(self) -> None:
+        """End the work under way, if there is any: it raises an error then."""
+        connection = self._at_work
+        if connection is not None:
+            self.stopped = True
+            connection.interrupt()
+
+    def _query(self, reading: Reading, up_to: Epoch, where: str) -> str:
+        plan = reading.plan
+        text = plan.at(all_sql(TEXT, plan), reading.watermark_us)
+        names = listed(TEXT, [each.name for each in stored_columns(plan)])
+        keyed = " AND ".join(f"{TEXT.name(name)} IS NOT NULL" for name in plan.key)
+        return (
+            f"SELECT {names}, CAST({int(up_to)} AS BIGINT) AS {EPOCH} FROM ({text}) AS built "
+            f"WHERE {keyed} AND ({where})"
+        )
+
+    def _make_view(
+        self, connection: duckdb.DuckDBPyConnection, scan: Scan, reading: Reading, up_to: Epoch
+    ) -> None:
+        """Make the view of an input: the facts up to an epoch, or a table as it was pinned."""
+        files = _Files(connection, scan.view)
+        if scan.kind is InputKind.STREAM:
+            parts = self._of_stream(files, scan, reading, up_to)
+        else:
+            parts = [self._of_table(files, scan, reading)]
+        connection.execute(f"CREATE TEMP VIEW {scan.view} AS {' UNION ALL '.join(parts)}")
+
+    def _of_stream(
+        self, files: _Files, scan: Scan, reading: Reading, up_to: Epoch
+    ) -> Sequence[str]:
+        """Write the facts of each typed table. Raises `NotFound` before the first one."""
+        came = Range(column=EPOCH, lower=None, upper=int(up_to) + 1)
+        where = f"{EPOCH} < {came.upper}"
+        if reading.plan.stateful and not reading.include_late:
+            where += f" AND NOT {LATE}"
+        members = map(self._lake.path, reading.catalog.members(scan.name))
+        opened = [table for table in map(self._tables.open, members) if table is not None]
+        if not opened:
+            raise NotFound(f"{scan.name} has no rows yet")
+        types = types_of(scan.columns) | ORDER_TYPES
+        return [files.rows(table, [came], types, where, also=(EPOCH, LATE)) for table in opened]
+
+    def _of_table(self, files: _Files, scan: Scan, reading: Reading) -> str:
+        """Write the versions of a history, or the rows of another projection."""
+        name, types = table_of(scan), types_of(scan.columns)
+        if scan.kind is not InputKind.PROJECTION:
+            types = _VALID | types
+        table = table_at(self._lake, self._tables, name, reading.versions.get(name))
+        return files.rows(table, (), types, "true")
+
+
+class _Files:
+    """Writes what reads the files of tables for one view, under the types of its columns."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, view: str) -> None:
+        self._connection = connection
+        self._view = view
+        self._number = 0
+
+    def rows(
+        self,
+        table: DeltaTable,
+        within: Sequence[Range],
+        types: Mapping[str, str],
+        where: str,
+        *,
+        also: Sequence[str] = (),
+    ) -> str:
+        """Write the rows of files that may be `within`; a column that they lack is NULL."""
+        self._number += 1
+        paths = actions_within(table, within)["path"].to_pylist()
+        read = [name for name in (*types, *also) if name in schema_of(table).names]
+        given, present = "(SELECT 1)", frozenset[str]()
+        if paths:
+            given, present = relation_of(
+                self._connection, f"{self._view}_{self._number}", table, paths, read
+            )
+        columns = ", ".join(
+            f"{_typed(name, kind) if name in present else f'CAST(NULL AS {kind})'} "
+            f"AS {TEXT.name(name)}"
+            for name, kind in types.items()
+        )
+        return f"SELECT {columns} FROM {given} WHERE {where if paths else 'false'}"
+
+
+def _typed(name: str, kind: str) -> str:
+    column = TEXT.name(name)
+    if kind == "TIMESTAMP":
+        return f"make_timestamp(epoch_us({column}))"
+    return f"CAST({column} AS {kind})"
+
+
+def _shaped(found: duckdb.DuckDBPyRelation, reading: Reading) -> Iterator[pa.Table]:
+    """Yield rows under the types that the table has, at least one part."""
+    own = arrow_schema(stored_columns(reading.plan))
+    schema = pa.schema([*own, pa.field(EPOCH, pa.int64())])
+    batches = found.to_arrow_reader(_BATCH_ROWS)
+    rows: pa.Table | None = schema.empty_table()
+    while rows is not None:
+        yield rows
+        rows = _next_of(batches, schema)
+
+
+def _next_of(batches: pa.RecordBatchReader, schema: pa.Schema) -> pa.Table | None:
+    try:
+        batch = next(batches, None)
+    except OSError as error:
+        # So come errors of DuckDB from a stream of Arrow.
+        memory = _NO_MEMORY in str(error)
+        raise (duckdb.OutOfMemoryException if memory else duckdb.Error)(str(error)) from error
+    return None if batch is None else pa.table(batch).cast(schema)
