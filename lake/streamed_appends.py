@@ -25,8 +25,8 @@ def append_parts(
 ) -> None:
     """Append parts, at least one and all with the same columns, in one guarded commit.
 
-    See `TableWriter.append`; what does nothing reads no parts. `written` is called once all are in
-    files that are no part of the table yet. Few rows go as `ArrowWriter` writes them.
+    See `TableWriter.append`; what does nothing reads the first part alone. `written` is called once
+    all are in files that are no part of the table yet. Few rows go as `ArrowWriter` writes them.
     """
     first = next(parts)
     table = tables.ensure(path, first.schema)
@@ -52,6 +52,6 @@ def append_parts(
         adds = files.close()
         written()
         append_files(table, adds, None, guard, shape)
-    except Exception:
+    except BaseException:
         files.discard()
         raise

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import duckdb
 import pyarrow as pa
@@ -105,7 +105,8 @@ class WholeRows:
         connection = self._at_work
         if connection is not None:
             self.stopped = True
-            connection.interrupt()
+            with suppress(duckdb.Error):  # It may have ended meanwhile.
+                connection.interrupt()
 
     def _query(self, reading: Reading, up_to: Epoch, where: str) -> str:
         plan = reading.plan

@@ -17,6 +17,7 @@ from lake.collecting import Limit
 from lake.layout import Lake
 from lake.tables import Tables
 from pipeline.commit.retention import forget_epochs
+from pipeline.executor import Executor
 from replay.book import Replay, ReplayBook, State
 from replay.build import Builder
 from replay.cancel import cancel
@@ -55,6 +56,7 @@ def builder(
     report: Callable[[BuildProgress], None] = lambda _: None,
     *,
     abandoned_after: float = 0,
+    executor: Executor = Executor.AUTO,
     **options: int,
 ) -> Builder:
     return Builder(
@@ -63,6 +65,7 @@ def builder(
         report,
         record_every_s=0.0,
         abandoned_after=timedelta(seconds=abandoned_after),
+        executor=executor,
         **options,
     )
 
@@ -160,7 +163,7 @@ def test_p6_sides_of_joins_are_computed_once_for_all_slices(
 @pytest.mark.parametrize("name", ["delays", "windy"])
 def test_slices_that_executors_write_are_the_same(small: SmallLake, name: str) -> None:
     fill(small, name)
-    builder(small, bounded_bytes=0).build(name, slices=3)
+    builder(small, executor=Executor.SPARK, bounded_bytes=0).build(name, slices=3)
     assert verify(small.site, name).equal
 
 
@@ -171,10 +174,10 @@ def test_a_slice_whose_rows_are_too_many_for_the_driver_is_written_by_executors(
     fill(small, "latest")
     failpoints.arm(failpoints.REPLAY_AFTER_SLICE)
     with pytest.raises(failpoints.Crash):
-        builder(small).build("latest", slices=2)
+        builder(small, executor=Executor.SPARK).build("latest", slices=2)
     few = Limit(what="rows of a test", most_bytes=1)
     monkeypatch.setattr("replay.slice_writer.RESULT", few)
-    assert builder(small).build("latest").state is State.BUILT
+    assert builder(small, executor=Executor.SPARK).build("latest").state is State.BUILT
     assert verify(small.site, "latest").equal
 
 

@@ -145,29 +145,32 @@ class AuctionHouse:
 
     def run(self, made: Plan, epoch: int) -> list[dict[str, object]]:
         """Bring a projection's table to an epoch as the pipeline does; return its rows."""
-        typed = [typed_topic(source) for source in SOURCES]
-        nothing = Deployment(version=1, captures={}, slots={}, sources={}, projections={})
-        path, app = self.lake.path(f"projection/{made.name}"), f"projection/{made.name}/g1"
-        catalog = LakeCatalog(self.lake, self.tables, nothing, typed=typed, fields={})
+        reading = self.reading(made)
+        path, app, catalog = reading.path, reading.app_id, reading.catalog
         if made.strategy in KEPT_BY_KEYS:
             target = Target(
                 name=f"projection/{made.name}", path=path, app_id=app, include_late=False
             )
             self.projector.run(made, target, catalog, Epoch(epoch))
             return self.rows(made)
-        reading = Reading(
-            plan=made,
-            catalog=catalog,
-            app_id=app,
-            path=path,
-            include_late=False,
-            versions={},
-        )
         changes = self.runs.changes(reading, Epoch(epoch))
         guard = Guard(app, Epoch(epoch))
         writer = ArrowWriter(self.tables)
         self.runs.committed(app, writer.merge(path, changes, guard, keys=made.key))
         return self.rows(made)
+
+    def reading(self, made: Plan) -> Reading:
+        """Return what runs of a projection read."""
+        typed = [typed_topic(source) for source in SOURCES]
+        nothing = Deployment(version=1, captures={}, slots={}, sources={}, projections={})
+        return Reading(
+            plan=made,
+            catalog=LakeCatalog(self.lake, self.tables, nothing, typed=typed, fields={}),
+            app_id=f"projection/{made.name}/g1",
+            path=self.lake.path(f"projection/{made.name}"),
+            include_late=False,
+            versions={},
+        )
 
     def rows(self, made: Plan) -> list[dict[str, object]]:
         """Return the rows of a projection's table, in the columns of its query."""

@@ -1,0 +1,54 @@
+"""Nexmark's queries in one batch by DuckDB, as a build computes them: the oracle's rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kernel.positions import Epoch
+from projections.run.spark_hashes import hash_sql
+from projections.run.whole_rows import WholeRows
+from tests.support.lake.auction_house import EPOCHS, AuctionHouse, arrivals, planned, side_input_at
+from tests.support.oracles.nexmark import QUERIES, answer
+from tests.support.oracles.region_world import plain
+from tests.support.oracles.sql_world import canonical
+
+SPARK_ALONE = ("q21",)
+LAST = max(EPOCHS)
+_SLICES = 2
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> AuctionHouse:
+    folder: Path = tmp_path_factory.mktemp("auctions")
+    made = AuctionHouse(folder, arrivals(7))
+    made.ingest()
+    for epoch in EPOCHS:
+        made.show_side_input(epoch)
+    return made
+
+
+@pytest.mark.parametrize("name", [name for name in QUERIES if name not in SPARK_ALONE])
+def test_p6_nexmark_in_one_batch_equals_the_oracle(name: str, house: AuctionHouse) -> None:
+    made, work = planned(name), WholeRows(house.lake, house.tables)
+    reading = house.reading(made)
+    assert work.can(made, reading.catalog)
+    hashed = hash_sql([each for each in made.columns if each.name in made.key])
+    names = {each.name for each in made.columns}
+    found: dict[str, list[dict[str, object]]] = {}
+    for where in ("true", *(f"abs({hashed} % {_SLICES}) = {n}" for n in range(_SLICES))):
+        with work.rows(reading, Epoch(LAST), where) as parts:
+            rows = [row for part in parts for row in part.to_pylist()]
+        assert {row.pop("_epoch") for row in rows} <= {LAST}
+        found[where] = [{n: plain(v) for n, v in row.items() if n in names} for row in rows]
+    whole, *slices = found.values()
+    wanted = answer(name, house.facts(LAST), side_input_at(LAST))
+    assert wanted
+    assert canonical(whole) == canonical(wanted)
+    assert canonical([row for rows in slices for row in rows]) == canonical(wanted)
+
+
+def test_what_is_spark_alone_is_not_computed_here(house: AuctionHouse) -> None:
+    made = planned(SPARK_ALONE[0])
+    assert not WholeRows(house.lake, house.tables).can(made, house.reading(made).catalog)
