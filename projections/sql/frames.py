@@ -123,13 +123,14 @@ class _Frames:
         raise self._refusal("a frame of no fixed number of rows")
 
     def _distance(self, bound: object) -> int:
-        number = isinstance(bound, exp.Literal) and not bound.is_string and bound.is_int
-        if number and isinstance(bound, exp.Literal) and int(bound.name) <= _MOST:
-            return int(bound.name)
-        length = duration_of(bound) if isinstance(bound, exp.Expr) else None
-        if length is None:
+        if isinstance(bound, exp.Literal) and not bound.is_string and bound.is_int:
+            distance: int | None = int(bound.name)
+        else:
+            length = duration_of(bound) if isinstance(bound, exp.Expr) else None
+            distance = None if length is None else in_us(length)
+        if distance is None or distance > _MOST:
             raise self._refusal(f"a RANGE of no fixed length; {FORM}, or a whole number")
-        return in_us(length)
+        return distance
 
     def _refusal(self, message: str) -> Exception:
         at = offset_of(self._window, self._names.at)

@@ -218,6 +218,12 @@ REFUSED = [
         "max",
         "a RANGE over INT by a length of time",
     ),
+    (
+        "SELECT flight, max(delay) OVER (ORDER BY occurred_at RANGE BETWEEN INTERVAL 99999999 DAYS "
+        "PRECEDING AND CURRENT ROW) AS r {FROM}",
+        "max",
+        "a RANGE of no fixed length",
+    ),
     ("SELECT flight, (SELECT 1) AS r {FROM}", "1", "one value of all its rows"),
     ("SELECT flight, delay IN (SELECT 1) AS r {FROM}", "delay", "is not compiled"),
     ("SELECT flight, count(*) AS n {FROM}", "count", "an aggregate in n without GROUP BY"),
