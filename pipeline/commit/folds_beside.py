@@ -32,7 +32,7 @@ from schemas.registry import SchemaLookup
 
 BESIDE_ROWS = 150_000
 """With more rows of one table than that, what became foldable of a source is folded beside."""
-BESIDE_BYTES = 2**20
+BESIDE_BYTES = 2**19
 """Files of a table that are larger are brought to new columns beside: others would wait for it."""
 BESIDE = "many rows are folded beside the other lanes"
 
