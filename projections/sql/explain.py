@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlglot import exp
 
 from projections.sql.adding import Adding
+from projections.sql.column_origins import column_origins
 from projections.sql.element_keys import notes_of_elements
 from projections.sql.expressions import render
 from projections.sql.key_steps import key_steps
@@ -286,11 +287,15 @@ def _operators(plan: Plan) -> list[str]:
 
 def document(plan: Plan) -> dict[str, object]:
     """Return a plan as a JSON-shaped document."""
+    origins = column_origins(plan.tree)
     return {
         "name": plan.name,
         "fingerprint": plan.fingerprint,
         "key": list(plan.key),
-        "columns": [{"name": column.name, "type": column.type} for column in plan.columns],
+        "columns": [
+            {"name": each.name, "type": each.type, "from": sorted(origins.get(each.name, ()))}
+            for each in plan.columns
+        ],
         "strategy": plan.strategy.value,
         "stateful": plan.stateful,
         "engine": "small" if plan.small else "spark",
@@ -316,6 +321,7 @@ def page(plan: Plan) -> str:
         f"projection {plan.name}",
         f"  key        {', '.join(plan.key)}",
         f"  strategy   {plan.strategy.value} ({'stateful' if plan.stateful else 'stateless'})",
+        f"  engine     {'small' if plan.small else 'Spark'}",
         f"  cost       {plan.cost}",
         f"  freshness  {plan.freshness.total_seconds():g} s",
         "  inputs",
@@ -323,9 +329,10 @@ def page(plan: Plan) -> str:
     for one in plan.inputs:
         lines.append(f"    {one.view}  {one.kind.value:<8} {one.name}")
     lines.append("  columns")
-    lines += [
-        f"    {column.name}  {column.type or '(as Spark derives)'}" for column in plan.columns
-    ]
+    origins = column_origins(plan.tree)
+    for column in plan.columns:
+        read = ", ".join(sorted(origins.get(column.name, ()))) or "no column"
+        lines.append(f"    {column.name}  {column.type or '(as Spark derives)'}  from {read}")
     lines.append("  notes")
     lines += [f"    - {note}" for note in plan.notes]
     lines.append("  operators")
