@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from apps import settings
-from apps.cli import deployment, projection_test
+from apps.cli import deployment, projection_test, validation
 from apps.cli.groups import Group
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit
 from apps.cli.sites import site_of
-from apps.cli.sql_files import Declared, Files, read_files
-from kernel.errors import EXIT_USAGE, InvalidRequest, Misconfigured, NotFound
+from apps.cli.sql_files import Declared, Files, read_all_that_can_be, read_files
+from kernel.errors import EXIT_USAGE, Misconfigured, NotFound
 
 if TYPE_CHECKING:
     from projections.sql.catalog import Catalog
     from projections.sql.declared_relations import DeclaredCatalog
-    from projections.sql.parse import ProjectionDecl, SourceDecl
+    from projections.sql.parse import SourceDecl
     from projections.sql.shape import Plan
 
 CATALOG_FILE = "catalog.json"
@@ -57,12 +57,16 @@ def validate(
 ) -> None:
     """Check SQL files: grammar, and with a catalog also names, keys and what can be compiled."""
     known = workspace_catalog(workspace, catalog)
-    declared = read_files(files)
-    results = [_refused("-", error) for error in declared.refused]
+    declared = read_all_that_can_be(files)
+    results = [*validation.unread(declared.refused)]
+    relations = None if known is None else _declared_catalog(known, declared)
     for decl in declared.projections:
-        results.append(_checked(decl, known, declared))
+        result, made = validation.checked(decl, known, relations, declared)
+        warnings = () if made is None else _beginnings(made, known, declared.sources)
+        results.append(result | ({"warnings": list(warnings)} if warnings else {}))
     failed = [result for result in results if not result["ok"]]
-    lines = [line for result in results for line in _lines(result)]
+    lines = [line for result in results for line in validation.lines_of(result)]
+    lines += validation.summary(results, declared)
     if known is None:
         lines.append("names and types were not checked: there is no catalog document (--catalog)")
     answer = {
@@ -148,24 +152,6 @@ def _declared_catalog(known: Catalog, files: Declared) -> DeclaredCatalog:
     return DeclaredCatalog(known, files.sources, [*projections.values()])
 
 
-def _checked(decl: ProjectionDecl, known: Catalog | None, files: Declared) -> dict[str, object]:
-    if known is None:
-        return {"name": decl.name, "ok": True, "fingerprint": decl.fingerprint}
-    from projections.run.relations import LakeCatalog, waits_for_input
-    from projections.sql.plan import plan
-
-    try:
-        made = plan(decl, _declared_catalog(known, files))
-    except InvalidRequest as error:
-        if isinstance(known, LakeCatalog) and waits_for_input(error):
-            waits = {"fingerprint": decl.fingerprint, "waits": error.message}
-            return {"name": decl.name, "ok": True, **waits}
-        return _refused(decl.name, error)
-    warnings = _beginnings(made, known, files.sources)
-    checked = {"name": decl.name, "ok": True, "fingerprint": made.fingerprint, "cost": made.cost}
-    return checked | ({"warnings": list(warnings)} if warnings else {})
-
-
 def _beginnings(
     made: Plan, known: Catalog | None, sources: Sequence[SourceDecl]
 ) -> tuple[str, ...]:
@@ -195,29 +181,3 @@ def _beginnings(
             "a time before finds none"
         )
     return tuple(notes)
-
-
-def _lines(result: dict[str, object]) -> list[str]:
-    if not result["ok"]:
-        return [f"{result['error']}\n  fix: {result['remedy']}"]
-    warnings = result.get("warnings", [])
-    assert isinstance(warnings, list)
-    return [
-        f"{result['name']}: ok{_waiting(result)}",
-        *(f"  warning: {warning}" for warning in warnings),
-    ]
-
-
-def _waiting(result: dict[str, object]) -> str:
-    return f", but {result['waits']}" if "waits" in result else ""
-
-
-def _refused(name: str, error: InvalidRequest) -> dict[str, object]:
-    return {
-        "name": name,
-        "ok": False,
-        "error": error.message,
-        "remedy": error.remedy,
-        "line": error.fields.get("line"),
-        "column": error.fields.get("column"),
-    }

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -22,11 +22,17 @@ Files = Annotated[list[Path], typer.Argument(metavar="FILE.sql", help="SQL files
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
-    """What the files of one call declare, and which of them could not be read."""
+    """What the files of one call declare, and what of them is refused.
+
+    `refused` is of statements that could not be read, `wrong` of those that could be read in part,
+    by the name of the projection. `lost` are the names that unreadable statements declare.
+    """
 
     sources: tuple[SourceDecl, ...]
     projections: tuple[ProjectionDecl, ...]
     refused: tuple[InvalidRequest, ...]
+    wrong: Mapping[str, tuple[InvalidRequest, ...]] = field(default_factory=dict)
+    lost: frozenset[str] = frozenset()
 
 
 def read_files(files: Sequence[Path]) -> Declared:
@@ -50,6 +56,40 @@ def read_files(files: Sequence[Path]) -> Declared:
         sources=tuple(sources.values()),
         projections=tuple(projections.values()),
         refused=tuple(refused),
+    )
+
+
+def read_all_that_can_be(files: Sequence[Path]) -> Declared:
+    """Read SQL files together, with every error that there is; for who mends them."""
+    from projections.sql.collected_refusals import apart, collecting
+    from projections.sql.parse import parse_script
+
+    sources: dict[str, SourceDecl] = {}
+    projections: dict[str, ProjectionDecl] = {}
+    errors: list[InvalidRequest] = []
+    lost: set[str] = set()
+    for file in files:
+        with collecting() as found:
+            script = parse_script(sql_of(file), origin=str(file))
+            for source in script.sources:
+                with apart():
+                    _once(sources, source)
+            for projection in script.projections:
+                with apart():
+                    _once(projections, projection)
+        errors += found.errors
+        lost |= found.lost
+    wrong: dict[str, tuple[InvalidRequest, ...]] = {}
+    for error in errors:
+        name = error.fields.get("statement")
+        if isinstance(name, str) and name in projections:
+            wrong[name] = (*wrong.get(name, ()), error)
+    return Declared(
+        sources=tuple(sources.values()),
+        projections=tuple(projections.values()),
+        refused=tuple(each for each in errors if each.fields.get("statement") not in wrong),
+        wrong=wrong,
+        lost=frozenset(lost),
     )
 
 

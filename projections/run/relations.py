@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -20,7 +20,7 @@ from pipeline.typed.topic_rows import TIMESTAMP
 from pipeline.typed.topics import typed_topic
 from projections.run.catalog import Deployment
 from projections.run.watermark import StreamTerms
-from projections.sql.catalog import Column, Relation
+from projections.sql.catalog import Column, Relation, category_of
 from projections.sql.parse import ProjectionDecl
 from projections.sql.topics import TOPICS, log_of
 from schemas.topic_records import TopicShape
@@ -150,6 +150,13 @@ class LakeCatalog:
         visible = (item for item in schema_of(table) if not item.name.startswith("_"))
         columns = tuple(Column(name=item.name, type=_spark_type(item.type)) for item in visible)
         return Relation(name=name, columns=columns, key=(), event_time=None)
+
+    def names(self) -> Collection[str]:
+        """Return the names of logs, of categories, and of what is declared."""
+        logs = {each.removeprefix("typed/") for each in self._typed}
+        logs |= {f"events.{each}" for each in self._fields}
+        declared = {*self._deployment.sources, *self._deployment.declared}
+        return logs | {category_of(each) for each in logs} | declared
 
     def history_of(self, name: str) -> HistoryOf | None:
         """Return how the history table of a relation is kept."""

@@ -5,7 +5,7 @@ The pipeline answers from the log's schemas and the source's keys; `MemoryCatalo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -57,6 +57,10 @@ class Catalog(Protocol):
         """Return the target of another projection."""
         ...
 
+    def names(self) -> Collection[str]:
+        """Return the names that there are, of whatever kind: one may be meant by a wrong one."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryCatalog:
@@ -82,6 +86,16 @@ class MemoryCatalog:
     def projection(self, name: str) -> Relation | None:
         """Return a given projection's target."""
         return self.projections.get(name)
+
+    def names(self) -> Collection[str]:
+        """Return the names of all that was given."""
+        kinds = (self.streams, self.histories, self.latests, self.projections)
+        return {name for each in kinds for name in each}
+
+
+def category_of(log: str) -> str:
+    """Return the category of a log of events of one type; any other name as it is."""
+    return ".".join(log.split(".")[:2]) if log.startswith("events.") else log
 
 
 def catalog_from(document: Mapping[str, object]) -> MemoryCatalog:

@@ -6,13 +6,18 @@ met while it is planned, and refused with its path.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+
+from sqlglot import exp
 
 from kernel.errors import InvalidRequest
 from projections.sql.catalog import Catalog, Column, Relation
+from projections.sql.collected_refusals import CIRCLE, UNREAD, collected, result_and_refusals
 from projections.sql.parse import ProjectionDecl, SourceDecl
+from projections.sql.places import offset_of
 from projections.sql.plan import plan
+from projections.sql.shape import Plan
 from projections.sql.topics import TOPICS, declared_history, declared_stream, log_of, shape_of
 
 
@@ -76,11 +81,7 @@ class DeclaredCatalog:
         if decl is None:
             return self._under.projection(name)
         if name in self._under_way:
-            circle = [*self._under_way[self._under_way.index(name) :], name]
-            raise InvalidRequest(
-                f"projections read each other in a circle: {' -> '.join(circle)}",
-                remedy="Let one of them read what the next one reads, in place of its result.",
-            )
+            raise self._circle(self._under_way[self._under_way.index(name) :])
         if name not in self._planned:
             self._under_way.append(name)
             try:
@@ -89,9 +90,45 @@ class DeclaredCatalog:
                 self._under_way.pop()
         return self._planned[name]
 
+    def names(self) -> Collection[str]:
+        """Return the names of what is declared, and those of the catalog beneath."""
+        return {*self._sources, *self._projections, *self._under.names()}
+
+    def _circle(self, names: Sequence[str]) -> InvalidRequest:
+        """Make the error for a circle, the same one wherever it was entered."""
+        first = names.index(min(names))
+        circle = [*names[first:], *names[:first]]
+        decl = self._projections[circle[0]]
+        error = decl.script.refusal(
+            f"projections read each other in a circle: {' -> '.join([*circle, circle[0]])}",
+            at=_place_of(decl, [*circle, circle[0]][1]),
+            fix="Let one of them read what the next one reads, in place of its result.",
+        )
+        error.fields[CIRCLE] = circle
+        return error
+
+    def _plan(self, decl: ProjectionDecl) -> Plan:
+        """Plan a projection that is read. Where errors are collected, its own are not the reader's.
+
+        Raises `InvalidRequest`.
+        """
+        outer = collected()
+        if outer is None:
+            return plan(decl, self)
+        made, found = result_and_refusals(lambda: plan(decl, self))
+        outer.guessed = outer.guessed or found.guessed
+        for error in found.errors:
+            if CIRCLE in error.fields:
+                raise error
+        if made is None:
+            error = InvalidRequest(f"{decl.name} is refused")
+            error.fields[UNREAD] = decl.name
+            raise error
+        return made
+
     def _relation(self, decl: ProjectionDecl) -> Relation:
         """Plan a projection. A type that only Spark knows is that of the stored table."""
-        made, stored = plan(decl, self), self._under.projection(decl.name)
+        made, stored = self._plan(decl), self._under.projection(decl.name)
         known = {each.name: each.type for each in stored.columns} if stored is not None else {}
         columns = (
             Column(name=each.name, type=each.type or known.get(each.name, ""))
@@ -101,6 +138,12 @@ class DeclaredCatalog:
 
     def _declared(self, name: str) -> SourceDecl | None:
         return self._sources.get(name)
+
+
+def _place_of(decl: ProjectionDecl, name: str) -> int:
+    """Return where a query names a table."""
+    tables = [each for each in decl.query.find_all(exp.Table) if each.name == name]
+    return offset_of(tables[0], decl.offset) if tables else decl.offset
 
 
 def _of_topic(source: SourceDecl | None, found: Relation | None) -> Relation | None:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container
+from functools import cache
 
 from sqlglot import exp
 
-from projections.sql.functions import function_of
+from kernel.errors import InvalidRequest
+from projections.sql.collected_refusals import refuse
+from projections.sql.functions import NEAR, function_of
 from projections.sql.lambdas import check_lambda
-from projections.sql.places import Script, offset_of, with_offsets
+from projections.sql.places import Script, near_of, offset_of, with_offsets
 from projections.sql.spark_functions import (
     BEYOND_SIGHT,
     CLASSES,
@@ -47,6 +50,10 @@ AGGREGATES = (
     exp.BitwiseXorAgg,
 )
 
+_OF_THE_PARSER = re.compile(
+    "ts_or_|time_to_|time_str_|safe_|json_extract|at_time|from_time|.*_zone$"
+)
+"""Names that sqlglot has for functions, and no author writes."""
 _REASONS = {
     exp.Window: (
         "OVER (…) stands in SELECT and QUALIFY only",
@@ -74,8 +81,18 @@ _OF_WINDOWS = re.compile(
 
 def check(script: Script, node: exp.Expr, *, at: int, aggregates: bool) -> None:
     """Refuse what `node` contains beyond the dialect; aggregates only where they may stand."""
+    refused: set[int] = set()
     for found, begins in with_offsets(node, at):
-        _check_one(script, found, begins, aggregates)
+        if id(found.parent) in refused:
+            refused.add(id(found))
+            continue
+        try:
+            _check_one(script, found, begins, aggregates)
+        except InvalidRequest as error:
+            refuse(error)
+            if not isinstance(found, exp.Func):
+                # What is in it, as the clauses of a subquery, would be refused as well.
+                refused.add(id(found))
 
 
 _COMPARISONS = (
@@ -148,6 +165,19 @@ def _check_one(script: Script, found: exp.Expr, at: int, aggregates: bool) -> No
         )
 
 
+@cache
+def _functions() -> frozenset[str]:
+    """Return the names of the functions that there are, as authors write them."""
+    kinds = [*AGGREGATES, *(getattr(exp, name, None) for name in CLASSES)]
+    own = {
+        name.lower()
+        for kind in kinds
+        if isinstance(kind, type) and issubclass(kind, exp.Func)
+        for name in kind.sql_names()
+    }
+    return frozenset(PASSED_ON) | {name for name in own if not _OF_THE_PARSER.match(name)}
+
+
 def _is_named(found: exp.Expr, names: Container[str]) -> bool:
     """Say whether this is a call under one of these names."""
     if isinstance(found, exp.Anonymous):
@@ -173,10 +203,15 @@ def _refuse_other(script: Script, found: exp.Expr, at: int) -> None:
             fix="Write a function in Python, in the folder functions: its text is part of the "
             "statement.",
         )
+    called = found.sql_name() if isinstance(found, exp.Func) else ""
+    called = found.name if isinstance(found, exp.Anonymous) else called
+    near = found.meta.get(NEAR) or near_of(called, _functions()) if called else None
     raise script.refusal(
-        f"{_written(found)} is not in the dialect",
+        f"{_written(found)} is not in the dialect"
+        + (f"; did you mean {near}?" if near is not None else ""),
         at=at,
-        fix="The functions of the dialect are listed in docs/reference/sql.md.",
+        fix=("" if near is None else f"Write {near}(…). ")
+        + "The functions of the dialect are listed in docs/reference/sql.md.",
     )
 
 

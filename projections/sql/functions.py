@@ -18,12 +18,14 @@ from sqlglot.errors import ParseError
 from sqlglot.tokens import Token
 
 from kernel.errors import InvalidRequest
-from projections.sql.places import Script, offset_of
+from projections.sql.places import Script, near_of, offset_of
 from projections.sql.tokens import SPARK, TokenCursor
 
 FOLDER = "functions"
 _FORM = "CREATE FUNCTIONS FROM 'functions/name.py' AS '…';"
 CALLED = "function"
+NEAR = "near"
+"""On a call of what is no function: the one of the workspace that is nearest."""
 """Under this a call in a query has its function, in the `meta` of its node."""
 _TYPES = {
     "str": "STRING",
@@ -178,6 +180,9 @@ class Functions:
         for node in [*query.find_all(exp.Anonymous)]:
             key = node.name.lower()
             if key not in self._files:
+                near = near_of(key, self._files)
+                if near is not None:
+                    node.meta[NEAR] = near
                 continue
             at = offset_of(node, 0)
             function = self._function(script, key, at)

@@ -10,6 +10,7 @@ from sqlglot import exp
 from kernel.errors import InvalidRequest
 from projections.sql.calls import Called, aggregate_of
 from projections.sql.catalog import Column
+from projections.sql.collected_refusals import raising
 from projections.sql.decimals import FLOATING
 from projections.sql.durations import FORM, duration_of, in_us
 from projections.sql.expressions import AGGREGATES, check, render, same_text
@@ -52,7 +53,8 @@ class GroupTexts:
     def text(self, node: exp.Expr) -> str:
         """Return the text of an expression over the inputs; as it is written if it is none."""
         try:
-            return same_text(self._names.flat(self._names.scope.resolve(node)))
+            with raising():
+                return same_text(self._names.flat(self._names.scope.resolve(node)))
         except InvalidRequest:
             return same_text(node)
 

@@ -13,6 +13,7 @@ from sqlglot import exp
 
 from kernel.errors import InvalidRequest
 from projections.sql.catalog import Catalog
+from projections.sql.collected_refusals import raising
 from projections.sql.column_owners import qualified
 from projections.sql.comma_joins import alias_of_input, move_conditions
 from projections.sql.inputs import source_at
@@ -94,7 +95,8 @@ class InputColumns:
             names = self._visible(item, named, fixed=False)
             return None if names is None else [each.lower() for each in names]
         try:
-            return source_at(self._script, item, self._catalog, index=0, at=self._at).columns
+            with raising():
+                return source_at(self._script, item, self._catalog, index=0, at=self._at).columns
         except InvalidRequest:
             return None  # It is refused where it is read.
 
@@ -112,7 +114,8 @@ class InputColumns:
         if fixed:
             return None
         try:
-            source = source_at(self._script, item, self._catalog, index=0, at=self._at)
+            with raising():
+                source = source_at(self._script, item, self._catalog, index=0, at=self._at)
         except InvalidRequest:
             return None
         return [each.name for each in source.relation.columns]

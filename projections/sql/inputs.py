@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
+from contextlib import suppress
 from dataclasses import dataclass
 
 from sqlglot import exp
 
 from kernel.errors import InvalidRequest
 from projections.sql.catalog import Catalog, Relation
+from projections.sql.collected_refusals import apart, raising, refuse
 from projections.sql.decimals import FLOATING, INTEGERS
 from projections.sql.expressions import check, conjuncts, unwrapped
 from projections.sql.places import Script, offset_of
@@ -16,6 +19,8 @@ from projections.sql.shape import InputKind
 from projections.sql.types import TEMPORAL, type_of
 from projections.sql.windows import window_kind
 
+UNKNOWN = "unknown"
+"""The field of an error with the name of a relation that there is not."""
 _JOIN_FORM = "Write [LEFT] JOIN table [FOR SYSTEM_TIME AS OF t] ON table.key = expression."
 
 
@@ -137,7 +142,7 @@ def _relation(
     if found is None:
         projection = catalog.projection(name)
         if projection is None:
-            raise _unknown(script, catalog, name, kind, at)
+            return _meant(script, catalog, name, kind, at)
         if kind is not InputKind.LATEST:
             raise script.refusal(
                 f"{name} is a projection, which has neither a log nor versions",
@@ -154,17 +159,69 @@ def _relation(
     return kind, found
 
 
-def _unknown(
+def look_at_inputs(script: Script, query: exp.Expr, catalog: Catalog, *, at: int) -> None:
+    """Where errors are collected, look all inputs of a query up that are named as such."""
+    own = {each.alias_or_name.lower() for each in query.find_all(exp.CTE, exp.Table, exp.Subquery)}
+    for table in query.find_all(exp.Table):
+        named = isinstance(table.this, exp.Identifier)
+        first = str(table.parts[0].name).lower()
+        # An alias is no name of a relation: what has one is looked up by the name before it.
+        if named and (first not in own or (len(table.parts) == 1 and not table.alias)):
+            item = table.parent if isinstance(table.parent, exp.Stream) else table
+            if not any(first == each.alias.lower() for each in query.find_all(exp.CTE)):
+                with apart():
+                    source_at(script, item, catalog, index=0, at=at)
+
+
+def _meant(
     script: Script, catalog: Catalog, name: str, kind: InputKind, at: int
+) -> tuple[InputKind, Relation]:
+    """Refuse a name of nothing; where errors are collected, return what is read in its place.
+
+    That is the nearest name, or the same one read the other way.
+    """
+    stream, latest = catalog.stream(name), catalog.latest(name)
+    if kind is InputKind.LATEST and stream is not None:
+        fix = f"Write FROM STREAM {name}."
+        refuse(script.refusal(f"{name} is a log, not a table", at=at, fix=fix), guessed=False)
+        return InputKind.STREAM, stream
+    if kind is InputKind.STREAM and latest is not None:
+        fix = f"Leave out STREAM: {name}."
+        refuse(script.refusal(f"{name} is a table, not a log", at=at, fix=fix), guessed=False)
+        return InputKind.LATEST, latest
+    near = None if latest is not None else _nearest(catalog, name, kind)
+    error = _unknown(script, catalog, name, kind, at, near)
+    refuse(error, guessed=near is None)
+    if near is None:
+        raise error
+    return near
+
+
+def _nearest(catalog: Catalog, name: str, kind: InputKind) -> tuple[InputKind, Relation] | None:
+    """Return what is read the same way under the name that is nearest."""
+    ask = {InputKind.STREAM: catalog.stream, InputKind.HISTORY: catalog.history}
+    lookup = ask.get(kind, catalog.latest)
+    known: dict[str, tuple[InputKind, Relation]] = {}
+    with raising():
+        for each in difflib.get_close_matches(name, catalog.names(), n=5, cutoff=0.6):
+            with suppress(InvalidRequest):
+                found = lookup(each)
+                other = catalog.projection(each) if kind is InputKind.LATEST else None
+                if found is not None:
+                    known[each] = kind, found
+                elif other is not None:
+                    known[each] = InputKind.PROJECTION, other
+    return next(iter(known.values()), None)
+
+
+def _unknown(
+    script: Script,
+    catalog: Catalog,
+    name: str,
+    kind: InputKind,
+    at: int,
+    near: tuple[InputKind, Relation] | None,
 ) -> InvalidRequest:
-    if kind is InputKind.LATEST and catalog.stream(name) is not None:
-        return script.refusal(
-            f"{name} is a log, not a table", at=at, fix=f"Write FROM STREAM {name}."
-        )
-    if kind is InputKind.STREAM and catalog.latest(name) is not None:
-        return script.refusal(
-            f"{name} is a table, not a log", at=at, fix=f"Leave out STREAM: {name}."
-        )
     if kind is InputKind.HISTORY and catalog.latest(name) is not None:
         return script.refusal(
             f"{name} keeps no versions",
@@ -172,12 +229,15 @@ def _unknown(
             fix=f"Declare it: CREATE SOURCE name ON {name} WITH (key = '…'), and join name.",
         )
     what = {InputKind.STREAM: "log", InputKind.HISTORY: "table with versions"}.get(kind, "table")
-    return script.refusal(
-        f"there is no {what} named {name}",
+    hint = "" if near is None else f"; did you mean {near[1].name}?"
+    error = script.refusal(
+        f"there is no {what} named {name}{hint}",
         at=at,
         fix="Logs are events.<category>, events.<category>.<type> and <source>.<schema>.<table>; "
         "tables are <source>.<schema>.<table>, what CREATE SOURCE … ON declares, and projections.",
     )
+    error.fields[UNKNOWN] = name
+    return error
 
 
 def _check_join(script: Script, join: exp.Expr, at: int) -> None:

@@ -41,6 +41,10 @@ class Asked:
         """Return the target of another projection."""
         return self._answer("projection", name, self.under.projection)
 
+    def names(self) -> Collection[str]:
+        """Return the names that there are; no plan hangs on them, only what is said of errors."""
+        return self.under.names()
+
     def holds(self, catalog: Catalog) -> bool:
         """Say whether another catalog gives the same answers."""
         ask: dict[str, Callable[[str], Relation | None]] = {

@@ -7,8 +7,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
+from projections.sql.collected_refusals import refuse
 from projections.sql.durations import FORM, parse_duration
-from projections.sql.places import Script, nearest
+from projections.sql.places import Script, near_of, nearest
 from projections.sql.tokens import TokenCursor
 from projections.sql.triggers import trigger_of
 
@@ -27,6 +28,14 @@ TOPIC_OPTIONS = (
 TABLE_OPTIONS = ("key", "event_time", "lateness", "closed_after", "idle_timeout")
 EVENT_OPTIONS = ("lateness", "closed_after", "idle_timeout")
 PROJECTION_OPTIONS = ("key", "freshness", "emit", "sink", "sink_partitions")
+_POLICIES = {
+    "changes": "'changes'",
+    "final": "'final'",
+    "every": "'every 5 seconds'",
+    "on": "'on count 10'",
+    "when": "'when <expression>'",
+}
+"""What an emit policy begins with, and each in full."""
 FORMATS = ("avro", "json", "csv")
 
 _COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,126}")
@@ -50,8 +59,11 @@ def value_of(
     says how values are written there.
     """
     if name in given:
-        raise cursor.script.refusal(
-            f"option {name} is given twice", at=at, fix="Give each option once."
+        refuse(
+            cursor.script.refusal(
+                f"option {name} is given twice", at=at, fix="Give each option once."
+            ),
+            guessed=False,
         )
     cursor.expect("=")
     value_at = cursor.at
@@ -73,12 +85,21 @@ class StatementOptions:
         self._script = script
         for name, (at, _) in given.items():
             if name not in known:
-                raise script.refusal(
-                    f"{of} has no option {name}{nearest(name, known)}",
-                    at=at,
-                    fix=f"Options of {of}: {', '.join(known)}.",
+                refuse(
+                    script.refusal(
+                        f"{of} has no option {name}{nearest(name, known)}",
+                        at=at,
+                        fix=f"Options of {of}: {', '.join(known)}.",
+                    ),
+                    guessed=False,
                 )
-        self._values = {name: value for name, (_, value) in given.items()}
+        # Where errors are collected, a wrong name is read as the nearest: a key is not missed then.
+        meant = {name: name if name in known else near_of(name, known) for name in given}
+        self._values = {
+            right: value
+            for name, (_, value) in given.items()
+            if (right := meant[name]) is not None and (right == name or right not in given)
+        }
 
     def place(self, name: str, default: int) -> int:
         """Return where the value of an option stands."""
@@ -96,10 +117,13 @@ class StatementOptions:
             return None
         length = parse_duration(value.text)
         if length is None:
-            raise self._script.refusal(
-                f"{name} = '{value.text}' is no duration",
-                at=value.at,
-                fix=f"{FORM[0].upper()}{FORM[1:]}; months and years have no fixed length.",
+            refuse(
+                self._script.refusal(
+                    f"{name} = '{value.text}' is no duration",
+                    at=value.at,
+                    fix=f"{FORM[0].upper()}{FORM[1:]}; months and years have no fixed length.",
+                ),
+                guessed=False,
             )
         return length
 
@@ -108,11 +132,14 @@ class StatementOptions:
         closed, lateness = self.duration("closed_after"), self.duration("lateness")
         if closed is not None and lateness is not None and closed < lateness:
             value = self._values["closed_after"]
-            raise self._script.refusal(
-                f"closed_after = '{value.text}' is less than the lateness",
-                at=value.at,
-                fix="Rows that are in time correct results: write closed_after as long as the "
-                "lateness, or longer.",
+            refuse(
+                self._script.refusal(
+                    f"closed_after = '{value.text}' is less than the lateness",
+                    at=value.at,
+                    fix="Rows that are in time correct results: write closed_after as long as the "
+                    "lateness, or longer.",
+                ),
+                guessed=False,
             )
         return closed
 
@@ -154,21 +181,31 @@ class StatementOptions:
         if value is None:
             return "changes"
         if not _EMIT.fullmatch(value.text.strip()):
-            raise self._script.refusal(
-                f"emit = '{value.text}' is no policy",
-                at=value.at,
-                fix="Policies: 'changes', 'final', 'every 5 seconds', 'on count 10', "
-                "'when <expression>'.",
+            first = value.text.partition(" ")[0]
+            near = near_of(first, _POLICIES)
+            hint = f"; did you mean {_POLICIES[near]}?" if near is not None else ""
+            refuse(
+                self._script.refusal(
+                    f"emit = '{value.text}' is no policy{hint}",
+                    at=value.at,
+                    fix="Policies: 'changes', 'final', 'every 5 seconds', 'on count 10', "
+                    "'when <expression>'.",
+                )
             )
+            return "changes"
         words = " ".join(value.text.split())
         if words.lower().startswith("when "):
             return words
         try:
             trigger_of(words.lower())
         except ValueError:
-            raise self._script.refusal(
-                f"emit = '{value.text}': {words[6:]} is no length of time",
-                at=value.at,
-                fix="Write how often the table may be written: emit = 'every 5 seconds'.",
-            ) from None
+            refuse(
+                self._script.refusal(
+                    f"emit = '{value.text}': {words[6:]} is no length of time",
+                    at=value.at,
+                    fix="Write how often the table may be written: emit = 'every 5 seconds'.",
+                ),
+                guessed=False,
+            )
+            return "changes"
         return words.lower()

@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -19,15 +20,18 @@ from sqlglot.tokens import Token, TokenType
 
 from projections.sql import options as opt
 from projections.sql.arguments import read_query
-from projections.sql.functions import Functions, WorkspaceFunction, read_statement, with_statements
-from projections.sql.match_clause import MatchClause, without_matches
+from projections.sql.collected_refusals import apart, collected, refuse
+from projections.sql.declarations import Called, DeclaredScript, ProjectionDecl, SourceDecl
+from projections.sql.functions import FunctionFile, Functions, read_statement, with_statements
+from projections.sql.match_clause import without_matches
 from projections.sql.options import OptionValue, StatementOptions, value_of
 from projections.sql.places import Script as Text
-from projections.sql.places import refusing_depth
-from projections.sql.sinks import Sink, sink_of
+from projections.sql.places import refusing_depth, too_deep
+from projections.sql.sinks import sink_of
 from projections.sql.spellings import Spellings
 from projections.sql.tokens import TokenCursor, split, tokenized, with_sessions, with_streams
-from projections.sql.triggers import Trigger, trigger_of
+
+__all__ = ["DeclaredScript", "ProjectionDecl", "SourceDecl", "declared_columns", "parse_script"]
 
 DEFAULT_FRESHNESS = timedelta(seconds=1)
 SOURCE_FORM = (
@@ -36,130 +40,97 @@ SOURCE_FORM = (
 )
 PROJECTION_FORM = "CREATE PROJECTION name WITH (key = '…') AS SELECT …;"
 
-Called = tuple[WorkspaceFunction, ...]
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceDecl:
-    """A `CREATE SOURCE` statement. Either `on` names what it refines, or `topic` is external.
-
-    `columns` are (name, Spark type) of an external topic. `key`, `event_time`, `lateness`,
-    `closed_after` and `idle_timeout` are empty or None where the statement leaves the defaults.
-    """
-
-    name: str
-    on: str | None
-    columns: tuple[tuple[str, str], ...]
-    topic: str | None
-    format: str | None
-    key: tuple[str, ...]
-    event_time: str | None
-    lateness: timedelta | None
-    closed_after: timedelta | None
-    idle_timeout: timedelta | None
-    sequence: tuple[str, ...]
-    deleted: str | None
-    identity: tuple[str, ...]
-    text: str
-    script: Text = field(repr=False, compare=False)
-    offset: int = field(compare=False)
-
-    @property
-    def on_events(self) -> bool:
-        """Whether it refines a category of the event store."""
-        return self.on is not None and self.on.startswith("events.")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProjectionDecl:
-    """A `CREATE PROJECTION` statement; its query is parsed, not yet planned.
-
-    `fingerprint` names what the rows depend on (name, key, query without comments, spaces and the
-    case of keywords, and emit where it says which rows there are): freshness, sink and any other
-    emit may change without a new generation.
-    """
-
-    name: str
-    key: tuple[str, ...]
-    freshness: timedelta
-    emit: str
-    sink: Sink | None
-    query: exp.Expr = field(repr=False, compare=False)
-    matches: tuple[MatchClause, ...] = field(repr=False, compare=False)
-    functions: Called = field(repr=False)
-    text: str
-    fingerprint: str
-    script: Text = field(repr=False, compare=False)
-    offset: int = field(compare=False)
-    key_at: int = field(compare=False)
-    emit_at: int = field(compare=False)
-
-    @property
-    def when(self) -> str | None:
-        """The condition of `emit = 'when …'` on the rows of the table; None for any other."""
-        return self.emit[5:] if self.emit.lower().startswith("when ") else None
-
-    @property
-    def trigger(self) -> Trigger | None:
-        """What bounds how often the table is written; None where only the freshness does."""
-        return trigger_of(self.emit) if self.when is None else None
-
-    @property
-    def final(self) -> bool:
-        """Whether rows are given out once the watermark has passed their end."""
-        return self.emit == "final"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeclaredScript:
-    """Everything that one text declares, in its order."""
-
-    sources: tuple[SourceDecl, ...]
-    projections: tuple[ProjectionDecl, ...]
 
 
 @refusing_depth
 def parse_script(text: str, *, origin: str = "<sql>") -> DeclaredScript:
     """Read the statements of `text`; `origin` is its name in messages.
 
-    Raises `InvalidRequest` with origin, line and column of the first statement that is refused.
+    Raises `InvalidRequest` with origin, line and column of the first statement that is refused;
+    where errors are collected, those that can be read are returned.
     """
     script = Text(origin=origin, text=text)
-    sources: dict[str, SourceDecl] = {}
-    projections: dict[str, ProjectionDecl] = {}
+    read = _Declared()
     statements = [*_statements(script)]
-    files = [read_statement(text_of_it, tokens) for text_of_it, tokens in statements]
-    functions = Functions(file for file in files if file is not None)
-    for (text_of_it, tokens), file in zip(statements, files, strict=True):
-        if file is not None:
-            continue
-        cursor = TokenCursor(text_of_it, tokens, form=f"{SOURCE_FORM}  or  {PROJECTION_FORM}")
+    files: list[FunctionFile] = []
+    rest = []
+    for text_of_it, tokens in statements:
+        with apart():
+            file = read_statement(text_of_it, tokens)
+            if file is None:
+                rest.append((text_of_it, tokens))
+            else:
+                files.append(file)
+    functions = Functions(files)
+    for text_of_it, tokens in rest:
+        with _apart_with_its_name(tokens):
+            try:
+                read.add(text_of_it, tokens, functions)
+            except RecursionError as error:
+                raise too_deep(text_of_it, int(tokens[0].start)) from error
+    return DeclaredScript(
+        sources=tuple(read.sources.values()), projections=tuple(read.projections.values())
+    )
+
+
+@dataclass(slots=True)
+class _Declared:
+    """What the statements before declare, by name."""
+
+    sources: dict[str, SourceDecl] = field(default_factory=dict)
+    projections: dict[str, ProjectionDecl] = field(default_factory=dict)
+
+    def add(self, script: Text, tokens: list[Token], functions: Functions) -> None:
+        """Read a statement. Raises `InvalidRequest`, also for a name that there is."""
+        cursor = TokenCursor(script, tokens, form=f"{SOURCE_FORM}  or  {PROJECTION_FORM}")
         cursor.expect("CREATE")
         at = cursor.at
         if cursor.take("SOURCE"):
             source = _source(cursor, tokens)
-            _once(text_of_it, source.name, sources, at)
-            _refuse_other_terms(text_of_it, source, sources.values(), at)
-            sources[source.name] = source
+            _once(script, source.name, self.sources, at)
+            _refuse_other_terms(script, source, self.sources.values(), at)
+            self.sources[source.name] = source
         elif cursor.take("PROJECTION"):
             projection = _projection(cursor, tokens, functions)
-            _once(text_of_it, projection.name, projections, at)
-            projections[projection.name] = projection
+            _once(script, projection.name, self.projections, at)
+            self.projections[projection.name] = projection
         else:
             raise cursor.refusal(f"expected SOURCE or PROJECTION, found {cursor.found()}")
-    return DeclaredScript(sources=tuple(sources.values()), projections=tuple(projections.values()))
+
+
+@contextmanager
+def _apart_with_its_name(tokens: Sequence[Token]) -> Iterator[None]:
+    """Read a statement apart from the others, and note its name with the errors met in it."""
+    found = collected()
+    before = 0 if found is None else len(found.errors)
+    name = next((each.text for each in tokens[2:3]), "")
+    whole = False
+    if found is not None:
+        found.guessed = False
+    with apart():
+        yield
+        whole = True
+    if found is None:
+        return
+    for error in found.errors[before:]:
+        error.fields["statement"] = name
+    if not whole:
+        found.lost.add(name.lower())
 
 
 def _statements(script: Text) -> Iterator[tuple[Text, list[Token]]]:
     """Yield the statements of a text, those in other spellings in the dialect's own words."""
     spellings = Spellings(script=script)
     for tokens in split(tokenized(script)):
-        other = spellings.respelled(tokens)
-        if other is None:
-            yield script, tokens
-        elif other.text:
-            yield other, tokenized(other)
+        made: list[tuple[Text, list[Token]]] = []
+        with _apart_with_its_name(tokens):
+            other = spellings.respelled(tokens)
+            if other is None:
+                made.append((script, tokens))
+            elif other.text:
+                made.append((other, tokenized(other)))
+        yield from made
 
 
 def _once(script: Text, name: str, seen: object, at: int) -> None:
@@ -242,10 +213,12 @@ def _projection(cursor: TokenCursor, tokens: list[Token], known: Functions) -> P
     given = _options(cursor, opt.PROJECTION_OPTIONS, of="a projection")
     key = given.columns("key")
     if not key:
-        raise cursor.script.refusal(
-            f"projection {name} names no key",
-            at=at,
-            fix="Name the columns that identify a row: WITH (key = 'a, b').",
+        refuse(
+            cursor.script.refusal(
+                f"projection {name} names no key",
+                at=at,
+                fix="Name the columns that identify a row: WITH (key = 'a, b').",
+            )
         )
     freshness = given.duration("freshness") or DEFAULT_FRESHNESS
     cursor.expect("AS")
@@ -256,6 +229,9 @@ def _projection(cursor: TokenCursor, tokens: list[Token], known: Functions) -> P
     query = _query(cursor.script, plain)
     _refuse_doubled(cursor.script, query)
     functions = known.resolve(cursor.script, query)
+    # Where errors are collected, the query is looked at with a key all the same.
+    first = query.find(exp.Select)
+    key = key or tuple(each.alias_or_name for each in (first.expressions[:1] if first else ()))
     return ProjectionDecl(
         name=name,
         key=key,
@@ -329,14 +305,19 @@ def declared_columns(cursor: TokenCursor) -> tuple[tuple[str, str], ...]:
         try:
             kind = exp.DataType.build(written, dialect="spark").sql(dialect="spark")
         except (ParseError, ValueError) as error:
-            raise cursor.script.refusal(
+            refusal = cursor.script.refusal(
                 f"column {name}: {written!r} is no type",
                 at=type_at,
                 fix="Write a Spark SQL type, as BIGINT, STRING, TIMESTAMP or DECIMAL(10, 2).",
-            ) from error
+            )
+            refusal.__cause__ = error
+            refuse(refusal)
+            kind = "STRING"
         if name.lower() in {known.lower() for known, _ in columns}:
-            raise cursor.script.refusal(
-                f"column {name} is declared twice", at=at, fix="Name each column once."
+            refuse(
+                cursor.script.refusal(
+                    f"column {name} is declared twice", at=at, fix="Name each column once."
+                )
             )
         columns.append((name, kind))
         if not cursor.take(","):

@@ -16,6 +16,13 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+_TOO_DEEP = "an expression has too many operators in a row, or brackets within each other"
+_LESS_DEEP = (
+    "Write x IN (…) for a chain of ORs, greatest(…) or concat(…) for one of operators, or compute "
+    "parts of it in a WITH."
+)
+
+
 class Piece(NamedTuple):
     """A part of a text that was made of another one, at `at` of that; `same` as it stands there."""
 
@@ -67,13 +74,14 @@ def refusing_depth(work: Callable[P, R]) -> Callable[P, R]:
         try:
             return work(*args, **kwargs)
         except RecursionError as error:
-            raise InvalidRequest(
-                "an expression has too many operators in a row, or brackets within each other",
-                remedy="Write x IN (…) for a chain of ORs, greatest(…) or concat(…) for one of "
-                "operators, or compute parts of it in a WITH.",
-            ) from error
+            raise InvalidRequest(_TOO_DEEP, remedy=_LESS_DEEP) from error
 
     return wrapped
+
+
+def too_deep(script: Script, at: int) -> InvalidRequest:
+    """Make the error for a statement at a place, which is deeper than Python recurs."""
+    return script.refusal(_TOO_DEEP, at=at, fix=_LESS_DEEP)
 
 
 def offset_of(node: exp.Expr, default: int) -> int:
@@ -102,10 +110,17 @@ def with_offsets(node: exp.Expr, default: int) -> list[tuple[exp.Expr, int]]:
     return [(found, least.get(id(found), whole)) for found in order]
 
 
+def near_of(name: str, known: Iterable[str]) -> str | None:
+    """Return the name that is nearest to another one, in whatever case; None when none is near."""
+    names = {each.lower(): each for each in sorted(set(known), reverse=True)}
+    near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.6)
+    return names[near[0]] if near else None
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return `; did you mean x?`, or what there is when nothing is near."""
     names = sorted(set(known))
-    near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.6)
-    if near:
-        return f"; did you mean {near[0]}?"
+    near = near_of(name, names)
+    if near is not None:
+        return f"; did you mean {near}?"
     return f"; there is {', '.join(names)}" if names else ""

@@ -14,10 +14,12 @@ from dataclasses import replace
 
 from sqlglot import exp
 
+from kernel.errors import InvalidRequest
 from projections.sql.adding import Adding, adding_of
 from projections.sql.batch import whole
 from projections.sql.catalog import Catalog
 from projections.sql.certified import check_arguments, uncertified
+from projections.sql.collected_refusals import collected
 from projections.sql.decimals import FLOATING
 from projections.sql.element_keys import check_elements
 from projections.sql.explain import (
@@ -32,10 +34,12 @@ from projections.sql.explain import (
     notes_of_steps,
 )
 from projections.sql.expressions import same_text
+from projections.sql.inputs import UNKNOWN, look_at_inputs
+from projections.sql.key_columns import key_meant
 from projections.sql.key_steps import a_row_for_each_fact, rows_sql
 from projections.sql.map_places import check_maps
 from projections.sql.parse import ProjectionDecl
-from projections.sql.places import refusing_depth
+from projections.sql.places import too_deep
 from projections.sql.presence import of_several_facts
 from projections.sql.pruning import pruned
 from projections.sql.query import Output, ResolvedQuery, read_query
@@ -63,10 +67,16 @@ SEMANTICS = 1
 """Part of every fingerprint: raise it when the same SQL is to give other rows than before."""
 
 
-@refusing_depth
 def plan(decl: ProjectionDecl, catalog: Catalog) -> Plan:
     """Compile a projection. Raises `InvalidRequest` with place, reason and a form that works."""
-    made = _planned(decl, catalog)
+    try:
+        made = _planned(decl, catalog)
+    except InvalidRequest as error:
+        if UNKNOWN in error.fields and collected() is not None:
+            look_at_inputs(decl.script, decl.query, catalog, at=decl.offset)
+        raise
+    except RecursionError as error:
+        raise too_deep(decl.script, decl.offset) from error
     further = [each.note for each in (decl.trigger, decl.sink) if each is not None]
     return replace(made, notes=(*made.notes, *further))
 
@@ -207,12 +217,7 @@ def _key(decl: ProjectionDecl, query: ResolvedQuery) -> tuple[Output, ...]:
     for name in decl.key:
         output = outputs.get(name.lower())
         if output is None:
-            raise decl.script.refusal(
-                f"key = '{', '.join(decl.key)}': the SELECT gives no column {name}",
-                at=decl.key_at,
-                fix=f"Add {name} to SELECT, or name columns that it gives: "
-                f"{', '.join(output.name for output in query.outputs)}.",
-            )
+            output = outputs[key_meant(decl, name, {k: each.name for k, each in outputs.items()})]
         if query.type_of(output.expression) in FLOATING:
             raise decl.script.refusal(
                 f"key column {name} is a floating-point number",

@@ -8,6 +8,7 @@ from sqlglot import exp
 
 from kernel.errors import InvalidRequest
 from projections.sql.catalog import Catalog
+from projections.sql.collected_refusals import refuse
 from projections.sql.earlier_names import with_earlier_names
 from projections.sql.expressions import (
     AGGREGATES,
@@ -151,29 +152,35 @@ def named_as(name: str) -> bool:
 
 def read_items(script: Script, select: exp.Expr, at: int) -> list[Output]:
     """Read the result columns of a SELECT, each with a name."""
-    items = []
+    items: list[Output] = []
     for node in select.expressions:
         place = offset_of(node, at)
         if isinstance(node, exp.Star):
-            raise script.refusal(
-                "* does not name columns: a new field would change the projection",
-                at=place,
-                fix="Name the columns.",
+            refuse(
+                script.refusal(
+                    "* does not name columns: a new field would change the projection",
+                    at=place,
+                    fix="Name the columns.",
+                )
             )
+            continue
         value = node.this if isinstance(node, exp.Alias) else node
         named = isinstance(node, exp.Alias | exp.Column | exp.Dot)
         name = str(node.alias_or_name if not isinstance(node, exp.Dot) else node.expression.name)
         if not named:
-            raise script.refusal(
-                "an expression without a name", at=place, fix="Name it: … AS total."
+            refuse(
+                script.refusal("an expression without a name", at=place, fix="Name it: … AS total.")
             )
+            name = f"column_{len(items)}"
         if isinstance(value, exp.Column) and isinstance(value.this, exp.Star):
             name = "star"
         if not named_as(name):
-            raise script.refusal(
-                f"{name!r} cannot name a column of a table",
-                at=place,
-                fix="Use letters, digits and _, not first: … AS total.",
+            refuse(
+                script.refusal(
+                    f"{name!r} cannot name a column of a table",
+                    at=place,
+                    fix="Use letters, digits and _, not first: … AS total.",
+                )
             )
         items.append(Output(name=name, expression=value, at=place))
     return items

@@ -30,6 +30,7 @@ from projections.sql.grouping_sets import has_sets, queries_of_sets
 from projections.sql.having_subqueries import without_having_subqueries
 from projections.sql.input_columns import InputColumns
 from projections.sql.inputs import source_at
+from projections.sql.key_columns import key_meant
 from projections.sql.laterals import without_laterals
 from projections.sql.match_clause import MatchClause, clause_of, refuse_further
 from projections.sql.matching import matched
@@ -92,15 +93,8 @@ def read_tree(decl: ProjectionDecl, catalog: Catalog) -> Newest:
     # What it refuses may be deployed: a text that is only read is refused nothing here.
     node = reader.query(with_named_windows(decl.script, with_days(decl.query.copy())), {})
     known = {each.name.lower(): each.name for each in node.columns}
-    for name in decl.key:
-        if name.lower() not in known:
-            raise decl.script.refusal(
-                f"key = '{', '.join(decl.key)}': the SELECT gives no column {name}",
-                at=decl.key_at,
-                fix=f"Add {name} to SELECT, or name columns that it gives: "
-                f"{', '.join(known.values())}.",
-            )
-    newest = Newest(input=node, keys=tuple(known[name.lower()] for name in decl.key))
+    keys = [n.lower() if n.lower() in known else key_meant(decl, n, known) for n in decl.key]
+    newest = Newest(input=node, keys=tuple(known[name] for name in dict.fromkeys(keys)))
     if decl.final:
         return final(decl, newest)
     return newest if decl.when is None else emitted(decl, decl.when, newest)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from sqlglot import exp
 
 from projections.sql.catalog import Column, Relation
+from projections.sql.collected_refusals import MISSPELT, refuse
 from projections.sql.nested_types import StructOf, nested_of
-from projections.sql.places import Script, nearest, offset_of
+from projections.sql.places import Script, near_of, nearest, offset_of
 from projections.sql.shape import HIDDEN_TABLE, INGESTED_AT, InputKind
 
 WINDOW_COLUMNS = {"window_start": "__window_start", "window_end": "__window_end"}
@@ -133,19 +134,21 @@ class QueryScope:
             return self._of_either(parts[0].lower(), at)
         source = self._by_alias(parts[0]) if len(parts) > 1 else None
         if source is None or self._is_of_its_own(source, parts):
-            source = self._by_column(parts, at)
-            fields = parts[1:]
-            name = parts[0]
+            source, parts = self._by_column(parts, at)
         else:
-            name, fields = parts[1], parts[2:]
+            parts = parts[1:]
+        name, *fields = parts
         column = source.columns.get(name.lower())
         if column is None:
-            raise self.script.refusal(
+            near = near_of(name, source.columns)
+            error = self.script.refusal(
                 f"{source.relation.name} has no column {name}{nearest(name, source.columns)}",
                 at=at,
-                fix=f"Columns of {source.relation.name}: "
-                f"{', '.join(c.name for c in source.columns.values() if c.name != INGESTED_AT)}.",
+                fix=f"Columns of {source.relation.name}: {_names_of(source)}.",
             )
+            error.fields[MISSPELT] = name
+            refuse(error, guessed=near is None)
+            column = source.columns[near or next(iter(source.columns))]
         return self._with_fields(_made(source.alias, column.name, at), fields, column, at)
 
     def _is_of_either(self, name: str) -> bool:
@@ -169,19 +172,27 @@ class QueryScope:
     def _with_fields(self, made: exp.Expr, fields: list[str], column: Column, at: int) -> exp.Expr:
         kind = column.type.upper()
         if fields and kind and not kind.startswith(("STRUCT", "MAP", "ARRAY")):
-            raise self.script.refusal(
-                f"{column.name} is {column.type} and has no field {fields[0]}",
-                at=at,
-                fix=f"Write {column.name} alone.",
+            refuse(
+                self.script.refusal(
+                    f"{column.name} is {column.type} and has no field {fields[0]}",
+                    at=at,
+                    fix=f"Write {column.name} alone.",
+                )
             )
+            fields = []
         struct = nested_of(column.type)
         if fields and isinstance(struct, StructOf) and struct.field(fields[0]) is None:
             known = [name for name, _ in struct.fields]
-            raise self.script.refusal(
-                f"{column.name} has no field {fields[0]}{nearest(fields[0], known)}",
-                at=at,
-                fix=f"Fields of {column.name}: {', '.join(known)}.",
+            near = near_of(fields[0], known)
+            refuse(
+                self.script.refusal(
+                    f"{column.name} has no field {fields[0]}{nearest(fields[0], known)}",
+                    at=at,
+                    fix=f"Fields of {column.name}: {', '.join(known)}.",
+                ),
+                guessed=near is None,
             )
+            fields = [near or known[0], *fields[1:]]
         for field in fields:
             made = exp.Dot(this=made, expression=exp.to_identifier(field, quoted=True))
         return made
@@ -194,40 +205,75 @@ class QueryScope:
         own, name = parts[0].lower(), parts[1].lower()
         return name not in source.columns and self.having(own) == [source]
 
-    def _by_column(self, parts: list[str], at: int) -> QuerySource:
+    def _by_column(self, parts: list[str], at: int) -> tuple[QuerySource, list[str]]:
+        """Return the input of a name that begins with a column, and what of that it names.
+
+        Where errors are collected, a wrong name is read as the nearest one, else as any.
+        """
         name = parts[0].lower()
         having = self.having(name)
         if len(having) == 1:
-            return having[0]
+            return having[0], parts
         aliases = [source.alias for source in self.sources]
         if having:
             either = ", ".join(f"{s.alias}.{parts[0]}" for s in having)
             one = f"Say which one: {having[0].alias}.{parts[0]}."
-            raise self.script.refusal(
-                f"{parts[0]} is a column of {' and of '.join(s.alias for s in having)}",
-                at=at,
-                fix=f"Write COALESCE({either})." if name in self.shared else one,
+            refuse(
+                self.script.refusal(
+                    f"{parts[0]} is a column of {' and of '.join(s.alias for s in having)}",
+                    at=at,
+                    fix=f"Write COALESCE({either})." if name in self.shared else one,
+                ),
+                guessed=False,
             )
+            return having[0], parts
         if len(parts) > 1:
-            raise self.script.refusal(
-                f"{parts[0]} is neither an alias nor a column{nearest(name, aliases)}",
-                at=at,
-                fix=f"Aliases of this query: {', '.join(aliases)}.",
+            near = near_of(name, aliases)
+            refuse(
+                self.script.refusal(
+                    f"{parts[0]} is neither an alias nor a column{nearest(name, aliases)}",
+                    at=at,
+                    fix=f"Aliases of this query: {', '.join(aliases)}.",
+                ),
+                guessed=near is None,
             )
+            meant = None if near is None else self._by_alias(near)
+            return self._any() if meant is None else (meant, parts[1:])
         if name in WINDOW_COLUMNS:
-            raise self.script.refusal(
-                f"{parts[0]} needs a window",
-                at=at,
-                fix="Add GROUP BY TUMBLE(t, size) or HOP(t, slide, size).",
+            refuse(
+                self.script.refusal(
+                    f"{parts[0]} needs a window",
+                    at=at,
+                    fix="Add GROUP BY TUMBLE(t, size) or HOP(t, slide, size).",
+                )
             )
-        known = {column for source in self.sources for column in source.columns}
-        raise self.script.refusal(
-            f"no input has a column {parts[0]}{nearest(name, known)}",
+            return self._any()
+        return self._nearest(parts[0], at)
+
+    def _nearest(self, name: str, at: int) -> tuple[QuerySource, list[str]]:
+        known = {column: source for source in self.sources for column in source.columns}
+        near = near_of(name, known)
+        error = self.script.refusal(
+            f"no input has a column {name}{nearest(name, known)}",
             at=at,
-            fix="An expression's own AS name cannot be used beside it in SELECT or WHERE: "
+            fix=f"Write {known[near].alias}.{near}."
+            if near is not None
+            else "An expression's own AS name cannot be used beside it in SELECT or WHERE: "
             "repeat the expression. Qualify columns by an alias: "
-            f"{', '.join(aliases)}.",
+            f"{', '.join(source.alias for source in self.sources)}.",
         )
+        error.fields[MISSPELT] = name
+        refuse(error, guessed=near is None)
+        return self._any() if near is None else (known[near], [near])
+
+    def _any(self) -> tuple[QuerySource, list[str]]:
+        """Return some column, in place of a name of which nothing is known."""
+        source = next(each for each in self.sources if each.columns)
+        return source, [next(iter(source.columns))]
+
+
+def _names_of(source: QuerySource) -> str:
+    return ", ".join(c.name for c in source.columns.values() if c.name != INGESTED_AT)
 
 
 def _made(alias: str, name: str, at: int) -> exp.Expr:

@@ -42,9 +42,21 @@ _BEHIND_FROM = (
     *(TokenType.SELECT, TokenType.WHERE, TokenType.GROUP_BY, TokenType.HAVING, TokenType.QUALIFY),
     *(TokenType.ORDER_BY, TokenType.LIMIT, TokenType.UNION, TokenType.INTERSECT, TokenType.EXCEPT),
 )
+_BY_WORD = {
+    "PIVOT": "Put what PIVOT reads in brackets: FROM (SELECT key, region, amount FROM …) q PIVOT "
+    "(…).",
+    "CREATE": "End the statement before it with a semicolon.",
+}
+"""What to do about a word at which a query cannot be read."""
 _QUOTED = (TokenType.STRING, TokenType.IDENTIFIER)
 
 _TERMINAL_CODE = re.compile(r"\x1b\[[0-9;]*m")
+_CLOSED = re.compile(
+    r"--[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|(?P<open>['\"`]|/\*)",
+    re.DOTALL,
+)
+"""Comments, strings and backquoted names; and what opens one that does not end."""
+_TYPOGRAPHIC = re.compile("[‘’‚“”„]")  # noqa: RUF001 (that is what is looked for)
 _INCOMPLETE = re.compile(r"Required keyword: '\w+' missing for <class '[\w.]*\.(\w+)'>")
 
 
@@ -62,11 +74,27 @@ def tokenized(script: Script) -> list[Token]:
     try:
         return join_doubled_quotes(script, SPARK.tokenize(script.text))
     except TokenError as error:
+        opened = _unclosed(script.text)
+        if opened is not None:
+            raise script.refusal(
+                f"what begins with {script.text[opened]} here is not closed: the rest cannot be "
+                "read",
+                at=opened,
+                fix="Close it; if it is closed, one before it is not.",
+            ) from error
         raise script.refusal(
             f"the text cannot be read: {why_unread(str(error))}",
             at=len(script.text),
             fix="Look for a string, comment or backquoted name that is not closed.",
         ) from error
+
+
+def _unclosed(text: str) -> int | None:
+    """Return where a string, backquoted name or comment begins that does not end."""
+    for found in _CLOSED.finditer(text):
+        if found.lastgroup == "open":
+            return found.start()
+    return None
 
 
 def parsed(script: Script, tokens: list[Token]) -> exp.Expr:
@@ -79,14 +107,16 @@ def parsed(script: Script, tokens: list[Token]) -> exp.Expr:
         lines = script.text.split("\n")
         at = sum(len(text) + 1 for text in lines[: line - 1]) + column
         at -= max(1, len(str(found.get("highlight") or "")))
-        pivot = str(found.get("highlight") or "").upper() == "PIVOT"
+        word = str(found.get("highlight") or "")
+        why = why_unread(str(found.get("description") or error))
+        if word and why.startswith("Invalid expression"):
+            why = f"{word!r} is not expected here"
         raise script.refusal(
-            f"the query cannot be read: {why_unread(str(found.get('description') or error))}",
+            f"the query cannot be read: {why}",
             at=at,
-            fix="Put what PIVOT reads in brackets: FROM (SELECT key, region, amount FROM …) q "
-            "PIVOT (…)."
-            if pivot
-            else "Correct the SQL at that place; the query is a Spark SQL SELECT.",
+            fix=_BY_WORD.get(
+                word.upper(), "Correct the SQL at that place; the query is a Spark SQL SELECT."
+            ),
         ) from error
     assert query is not None, "a statement has tokens"
     return _with_whole_intervals(query)
@@ -255,7 +285,10 @@ class TokenCursor:
 
     def refusal(self, message: str) -> InvalidRequest:
         """Make an error at the next token."""
-        return self.script.refusal(message, at=self.at, fix=f"The form is: {self.form}")
+        straight = ""
+        if self.rest and _TYPOGRAPHIC.search(self.rest[0].text):
+            straight = "Write straight quotes, as ' and not as in a printed text. "
+        return self.script.refusal(message, at=self.at, fix=f"{straight}The form is: {self.form}")
 
     def found(self) -> str:
         """Return what stands next, for messages."""

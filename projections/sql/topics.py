@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kernel.errors import InvalidRequest
 from projections.sql.catalog import Column, Relation
+from projections.sql.collected_refusals import raising
 from projections.sql.ending import ending_text
 from projections.sql.options import FORMATS, StatementOptions
 from projections.sql.places import Script
@@ -102,7 +103,8 @@ def check_topic(
     deleted = given.text("deleted")
     if deleted is not None:
         try:
-            ending_text(deleted, columns)
+            with raising():
+                ending_text(deleted, columns)
         except InvalidRequest as error:
             raise script.refusal(
                 f"deleted = '{deleted}': {error.message}",

@@ -7,7 +7,7 @@ source's lateness is decided once, by what was given before it, as if each row c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
@@ -17,7 +17,7 @@ from lake.table_columns import UTC_MICROS
 from pipeline.position.progress import micros
 from pipeline.typed.columns import EVENT_COLUMNS
 from projections.run.database import arrow_type
-from projections.sql.catalog import Column, Relation
+from projections.sql.catalog import Column, Relation, category_of
 from projections.sql.parse import SourceDecl
 from projections.sql.places import Script, nearest
 from projections.sql.shape import INGESTED_AT, InputKind
@@ -103,6 +103,10 @@ class GivenCatalog:
     def projection(self, name: str) -> Relation | None:
         """Know no projection that is not declared beside the test."""
         return None
+
+    def names(self) -> Collection[str]:
+        """Return the names of the inputs, and of the categories of those that are events."""
+        return {*self._inputs, *(category_of(each) for each in self._inputs)}
 
 
 def columns_of(given: InputDecl) -> tuple[Column, ...]:

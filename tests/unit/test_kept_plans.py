@@ -40,6 +40,9 @@ class Told:
     def projection(self, name: str) -> Relation | None:
         return None
 
+    def names(self) -> list[str]:
+        return []
+
 
 def decl() -> ProjectionDecl:
     (found,) = parse_script(SQL).projections

@@ -203,7 +203,7 @@ REFUSED = [
     ("CREATE PROJECTION p WITH (key = k) AS", (1, 38), "expected a SELECT after AS"),
     ("CREATE PROJECTION p WITH (key = k) AS SHOW TABLES", (1, 39), "expected SELECT, found 'SHOW'"),
     ("CREATE PROJECTION p WITH (key = k) AS\nSELECT a b\n c d", (3, 2), "the query cannot be read"),
-    ("CREATE PROJECTION p WITH (key = 'k) AS SELECT k", (1, 48), "the text cannot be read"),
+    ("CREATE PROJECTION p WITH (key = 'k) AS SELECT k", (1, 33), "what begins with ' here"),
     (f"{PROJECTION};\n{PROJECTION}", (2, 8), "p is declared twice"),
 ]
 
