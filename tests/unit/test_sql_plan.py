@@ -158,7 +158,11 @@ def test_explain_says_what_is_kept_and_what_late_rows_do() -> None:
     answer = json.loads(json.dumps(document(found)))
     assert answer["operators"][-1] == "    stream events.flight.departed (carrier, distance)"
     assert not any("state:" in line for line in answer["operators"])
-    assert answer["columns"][1] == {"name": "total", "type": "DOUBLE"}
+    assert answer["columns"][1] == {
+        "name": "total",
+        "type": "DOUBLE",
+        "from": ["events.flight.departed.distance"],
+    }
 
 
 REFUSED = [
