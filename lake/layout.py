@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -27,6 +28,8 @@ _OF_CAPTURED = (
 )
 _OF_INGEST = ("log/changes/", "log/events/", "log/topics/", "current/")
 LOCAL = "file"
+# What deltalake cuts off, panics at when it writes rows, or decodes.
+_LOST = re.compile(r"[#?\[\]|^\\]|%[0-9A-Fa-f]{2}")
 OBJECT_STORES = ("s3",)
 
 
@@ -137,13 +140,16 @@ def _of_this_machine(text: str) -> str:
 def _plain(folder: Path) -> str:
     """Return a folder in which deltalake finds the log of a table again.
 
-    Raises `Misconfigured` for a name that it cuts off where a URI would end.
+    Raises `Misconfigured` for a name that it cuts off where a URI would end, decodes as one, or
+    takes for a host.
     """
     found = str(folder)
-    if "#" in found or "?" in found:
+    lost = sorted(set(_LOST.findall(found)))
+    if lost:
         raise Misconfigured(
-            f"no lake can lie at {found}: a # or ? in the path of a table is lost on its way",
-            remedy="Move the workspace, or set lake.path to a folder without them.",
+            f"no lake can lie at {found}: {' and '.join(lost)} in the path of a table is lost on"
+            " its way",
+            remedy="Move the workspace, or set lake.path to a folder without it.",
         )
     return found
 
