@@ -87,7 +87,7 @@ async def read_stream(
         stream, from_version=from_version, direction=direction, limit=page_size(runtime, limit)
     )
     headers = {"etag": f'"{page.version}"', **category_header(stream)}
-    if is_held(headers["etag"], held):
+    if await _holds(opened, stream, headers["etag"], held):
         return Response(status_code=304, headers=headers)
     document = {
         "stream": stream,
@@ -95,6 +95,17 @@ async def read_stream(
         "events": await event_fragments(page.events, _data(opened, upcast)),
     }
     return Response(dump(document), media_type=_JSON, headers=headers)
+
+
+async def _holds(opened: Opened, stream: str, etag: str, held: Sequence[str]) -> bool:
+    """Say whether a reader has what a stream shows already; `etag` is its version.
+
+    That says nothing of what a policy hides, or shows again, of the same events: a stream that ever
+    had one is read. It is asked for behind the read, which may have seen a policy that is new.
+    """
+    if not is_held(etag, held):
+        return False
+    return (await opened.store.standing(stream)).metadata_version is None
 
 
 async def _stream_lines(
@@ -144,7 +155,7 @@ async def _stream_lines(
     start = _END if from_version is None else from_version
     lines = await _lines(opened, start, event_page if upcast else None, plain_page)
     headers = {"etag": f'"{version}"', **category_header(stream)}
-    if is_held(headers["etag"], held):
+    if await _holds(opened, stream, headers["etag"], held):
         return Response(status_code=304, headers=headers)
     return LinesResponse(runtime.streams, lines, headers)
 

@@ -297,3 +297,16 @@ def test_a_stream_that_has_not_moved_is_not_read_again(http: httpx.Client, accep
     assert (moved.status_code, moved.headers["etag"]) == (200, '"2"')
     absent = http.get("/v1/streams/order-none", headers=headers | {"if-none-match": "*"})
     assert absent.status_code == 404
+
+
+@pytest.mark.parametrize("accept", ["application/json", "application/x-ndjson"])
+def test_what_a_policy_hides_is_not_taken_for_unmoved(http: httpx.Client, accept: str) -> None:
+    place = "/v1/streams/order-hidden"
+    post(http, "order-hidden", [placed(1), placed(2), placed(3)])
+    asked = {"accept": accept, "if-none-match": http.get(place).headers["etag"]}
+    assert http.get(place, headers=asked).status_code == 304
+    for policy, shown in (({"max_count": 1}, 1), ({"max_count": None}, 3)):
+        assert http.put(f"{place}/metadata", json=policy).status_code == 200
+        again = http.get(place, headers=asked)
+        assert (again.status_code, again.headers["etag"]) == (200, '"2"')
+        assert again.text.count('"recorded_at"') == shown, policy
