@@ -53,14 +53,16 @@ class DueProjections:
     def chosen(
         self, due: Collection[str], up_to: Epoch, freshness: Mapping[str, timedelta]
     ) -> set[str]:
-        """Return those of the due projections that this round runs; `freshness` is of all of them.
+        """Return those of the due projections that this round runs.
+
+        `freshness` is of all that rounds run just now, due or not.
 
         All that have the shortest freshness. Of the others those that wait for longest, one at
         least, as far as they are computed within a part of it, or in as much time as those take.
         """
         behind = [name for name in due if self._states[name].epoch < up_to]
         first, shortest = self.first(behind, freshness), min(freshness.values(), default=_NONE)
-        others = sorted({*behind} - first, key=lambda name: self._states[name].due_at)
+        others = sorted({*behind} - first, key=lambda name: (self._states[name].due_at, name))
         room_ms = max(shortest.total_seconds() * 1000 * ROOM, self._runs_ms(first))
         found, taken_ms = {*due} - {*others}, 0.0
         for name in others:
@@ -73,7 +75,7 @@ class DueProjections:
     def first(self, names: Collection[str], freshness: Mapping[str, timedelta]) -> set[str]:
         """Return those of some projections that have the shortest freshness of all."""
         shortest = min(freshness.values(), default=_NONE)
-        return {name for name in names if freshness[name] <= shortest}
+        return {name for name in names if freshness.get(name, timedelta.max) <= shortest}
 
     def _runs_ms(self, names: Collection[str]) -> float:
         return sum(self._states[name].last_ms for name in names)

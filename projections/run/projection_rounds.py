@@ -170,7 +170,7 @@ class Projecting:
         reads = {name: read_by(made) for name, made in plans.items()}
         # Whoever is due is computed from what others have at this very epoch: they run before.
         waits = self._waiting(plans, reads, deployment, catalog, brought.epoch)
-        wanted = self._wanted(plans, waits, deployment, brought.epoch)
+        wanted = self._wanted(plans, deployment, brought.epoch)
         wanted |= self._beside.readers(wanted, reads)
         due = with_what_they_read(wanted, reads)
         urgent = self._due.first(due, self._freshness(plans, deployment))
@@ -196,20 +196,19 @@ class Projecting:
         if noted:
             self._due.seen()
 
-    def _wanted(
-        self,
-        plans: Mapping[str, Plan],
-        waits: Collection[str],
-        deployment: Deployment,
-        up_to: Epoch,
-    ) -> set[str]:
+    def _wanted(self, plans: Collection[str], deployment: Deployment, up_to: Epoch) -> set[str]:
         """Return the projections that this round is to run, but for those that they read."""
-        due = [n for n in plans if n not in waits and n not in self._beside and self._due.is_due(n)]
-        able = {n for n in due if self._is_run(n, deployment)}
-        return self._due.chosen(able, up_to, self._freshness(plans, deployment))
+        freshness = self._freshness(plans, deployment)
+        due = {name for name in freshness if self._due.is_due(name)}
+        return self._due.chosen(due, up_to, freshness)
 
     def _freshness(self, plans: Collection[str], deployment: Deployment) -> dict[str, timedelta]:
-        return {name: deployment.declared[name].freshness for name in plans}
+        """Return that of the projections that rounds run just now: for no other one room is made.
+
+        None is paused, claimed, computed beside, or waits for a trigger.
+        """
+        able = (n for n in plans if self._is_run(n, deployment) and n not in self._beside)
+        return {n: deployment.declared[n].freshness for n in able if not self.states[n].trigger}
 
     def _is_run(self, name: str, deployment: Deployment) -> bool:
         status = deployment.projections[name][0].status

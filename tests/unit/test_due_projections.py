@@ -11,9 +11,10 @@ import pytest
 from kernel.positions import Epoch
 from pipeline.commit.manifest import Manifest
 from pipeline.commit.manifest_rows import Projected
+from projections.run.catalog import PAUSED
 from projections.run.due_projections import MOST_EARLY, DueProjections
 from projections.run.projection_states import ProjectionState
-from tests.unit.test_projection_rounds import PERSONS, SHAPES, Rounds
+from tests.unit.test_projection_rounds import NUMBERS, PERSONS, SHAPES, Rounds
 
 EPOCH_S = 0.2
 IDLE_S = 0.1
@@ -135,6 +136,13 @@ def test_what_has_the_epoch_takes_no_room() -> None:
     assert {"quick", "behind"} <= found
 
 
+def test_of_those_that_wait_for_equally_long_the_first_by_name_is_run() -> None:
+    states = {n: ProjectionState(n, last_ms=100.0) for n in ("quick", *"hgfedcba")}
+    due = DueProjections(states, now=lambda: 50.0)
+    freshness = {n: timedelta(seconds=0.1 if n == "quick" else 5.0) for n in states}
+    assert due.chosen(states, Epoch(7), freshness) == {"quick", "a"}
+
+
 def test_the_pause_ends_when_one_becomes_due() -> None:
     states = {"a": ProjectionState("a", due_at=50.03), "b": ProjectionState("b", due_at=49.0)}
     due = DueProjections(states, now=lambda: 50.0)
@@ -170,3 +178,27 @@ def test_those_of_the_shortest_freshness_are_seen_before_the_others(
     rounds.projecting.step()
     assert {state.epoch for state in rounds.projecting.states.values()} == {epoch}
     assert rounds.fits()
+
+
+@pytest.mark.parametrize("rests", ["paused", "triggered", "beside"])
+def test_no_room_is_made_for_one_that_rounds_do_not_run(tmp_path: Path, rests: str) -> None:
+    rounds = Rounds(tmp_path)
+    calm = ("persons", "a_calm", "b_calm")
+    for name in calm[1:]:
+        rounds.deploy(name, PERSONS.replace("persons", name))
+        rounds.made.run(name, SHAPES["persons"].empty_table(), 0)
+    if rests == "triggered":
+        once = "freshness = '1 second', emit = 'every 1 hour'"
+        rounds.deploy("numbers", NUMBERS.replace("freshness = '1 second'", once))
+    rounds.seen("ab")
+    rounds.projecting.step()
+    if rests == "paused":
+        rounds.made.deployed.set_status("numbers", PAUSED)
+    if rests == "beside":
+        rounds.projecting._beside.wanted.add("numbers")
+    epoch = rounds.seen("c")
+    for name in calm:
+        state = rounds.projecting.states[name]
+        state.due_at, state.last_ms = 0.0, 1_000.0
+    rounds.projecting.step()
+    assert [rounds.projecting.states[name].epoch for name in calm] == [epoch] * 3
