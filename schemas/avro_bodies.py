@@ -22,6 +22,8 @@ MOST_DEEP = 256
 """So many records, arrays and maps may lie within each other in a body: more than JSON may."""
 MOST_EMPTY = 100
 """So many items without a byte a body may have, or as many as it has bytes."""
+MOST_UNWRITTEN = 10_000
+"""So many values without a byte a record may have: each that has two of another doubles them."""
 
 _FIXED_BYTES: Mapping[str, int] = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 _LONGEST_VARINT = 10
@@ -31,6 +33,7 @@ _FARTHEST = 2**63
 class BodyReader:
     """Reads bodies of one schema, as `fastavro.parse_schema` gives it.
 
+    Raises `SchemaViolation` for a schema whose bodies have values without end in no bytes.
     With `strict` every body that has branches, symbols or counts is looked at: numbers that no
     writer writes are refused. Else only those are that could end the process.
     """
@@ -83,13 +86,14 @@ class _Place:
     """A type at its place in a schema: one kind of value, and what lies within it.
 
     `number` is how many bytes a value of fixed length has, or how many symbols there are; `empty`
-    says whether no value takes a byte.
+    says whether no value takes a byte, and `unwritten` how many such ones it has by itself.
     """
 
     kind: Literal["bytes", "number", "text", "symbol", "union", "record", "array", "map"]
     number: int = 0
     within: list[_Place] = field(default_factory=list)
     empty: bool = False
+    unwritten: int = 0
 
 
 class _Places:
@@ -125,7 +129,7 @@ class _Places:
                 self.counted = True
                 return _Place("map", within=[self.of(values)])
             case {"type": "fixed", "name": name, "size": size}:
-                self._named[name] = _Place("bytes", number=size, empty=size == 0)
+                self._named[name] = _bytes(size)
                 return self._named[name]
             case {"type": "enum", "name": name, "symbols": symbols}:
                 self.counted = True
@@ -142,18 +146,24 @@ class _Places:
         place.within += [self.of(each) for each in fields]
         self._open.discard(name)
         place.empty = all(each.empty for each in place.within)
+        place.unwritten = place.empty + sum(each.unwritten for each in place.within)
+        if place.unwritten > MOST_UNWRITTEN:
+            raise SchemaViolation(f"{name} has {place.unwritten} values that take no bytes")
         return place
 
     def _simple(self, name: str) -> _Place:
         if name in _FIXED_BYTES:
-            length = _FIXED_BYTES[name]
-            return _Place("bytes", number=length, empty=length == 0)
+            return _bytes(_FIXED_BYTES[name])
         if name in ("int", "long"):
             return _Place("number")
         if name in ("string", "bytes"):
             return _Place("text")
         self.endless |= name in self._open
         return self._named[name]
+
+
+def _bytes(length: int) -> _Place:
+    return _Place("bytes", number=length, empty=length == 0, unwritten=int(length == 0))
 
 
 @dataclass(slots=True)

@@ -135,3 +135,13 @@ def test_lengths_beyond_a_record_are_not_read_side_by_side(length: int) -> None:
     assert read_columns([bad] * 20 + [fill] * 20, text, [("v",)]) is None
     with pytest.raises(SchemaViolation):
         decode_rows([bad] * 20 + [fill] * 20, text, "topic")
+
+
+@pytest.mark.parametrize("leaf", ["null", {"type": "fixed", "name": "F", "size": 0}])
+def test_records_that_double_what_takes_no_bytes_are_refused(leaf: Any) -> None:
+    kind: dict[str, Any] = {"type": "record", "name": "N0", "fields": [{"name": "n", "type": leaf}]}
+    for n in range(1, 15):
+        fields = [{"name": "a", "type": kind}, {"name": "b", "type": f"N{n - 1}"}]
+        kind = {"type": "record", "name": f"N{n}", "fields": fields}
+    with pytest.raises(SchemaViolation, match="values that take no bytes"):
+        JsonCodec(schema(kind)).decode(b"")
