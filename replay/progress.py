@@ -86,12 +86,13 @@ def watched(spark: SparkOnDemand, group: str, tick: Tick, work: Work) -> Iterato
             share, session = work.share(), spark.started
             if share is None:
                 share = 0.0 if session is None else _share(session, group)
-            if not tick(share):
+            if not stopped.is_set() and not tick(share):
                 stopped.set()
+            if stopped.is_set():
+                # Each time again: what only begins now, as Spark or a query, did not hear of it.
                 work.stop()
                 if session is not None:
                     session.sparkContext.cancelJobGroup(group)
-                return
 
     watcher = threading.Thread(target=look, name="replay-progress", daemon=True)
     try:

@@ -36,7 +36,10 @@ from projections.sql.tree import Scan, scans
 
 WHOLE_MEMORY_BYTES = 512 * 2**20
 """What DuckDB may take to compute a whole projection; more goes to disk."""
-_BATCH_ROWS = 65_536
+_VECTOR_ROWS = 2_048
+"""What DuckDB computes at once. Rows may be long: whatever more it gave is in memory as well."""
+_PART_ROWS, _PART_BYTES = 65_536, 8 * 2**20
+"""So many rows are handed on together at least, or so much of them."""
 _NO_MEMORY = "Out of Memory Error"
 _VALID = {"valid_from": "TIMESTAMP", "valid_to": "TIMESTAMP", DELETED: "BOOLEAN"}
 """Columns that say when a version of a history holds."""
@@ -198,7 +201,7 @@ def _shaped(found: duckdb.DuckDBPyRelation, reading: Reading) -> Iterator[pa.Tab
     """Yield rows under the types that the table has, at least one part."""
     own = arrow_schema(stored_columns(reading.plan))
     schema = pa.schema([*own, pa.field(EPOCH, pa.int64())])
-    batches = found.to_arrow_reader(_BATCH_ROWS)
+    batches = found.to_arrow_reader(_VECTOR_ROWS)
     rows: pa.Table | None = schema.empty_table()
     while rows is not None:
         yield rows
@@ -206,10 +209,20 @@ def _shaped(found: duckdb.DuckDBPyRelation, reading: Reading) -> Iterator[pa.Tab
 
 
 def _next_of(batches: pa.RecordBatchReader, schema: pa.Schema) -> pa.Table | None:
+    held: list[pa.RecordBatch] = []
+    count = size = 0
+    while count < _PART_ROWS and size < _PART_BYTES:
+        if (batch := _batch_of(batches)) is None:
+            break
+        held.append(batch)
+        count, size = count + batch.num_rows, size + batch.nbytes
+    return pa.Table.from_batches(held).cast(schema) if held else None
+
+
+def _batch_of(batches: pa.RecordBatchReader) -> pa.RecordBatch | None:
     try:
-        batch = next(batches, None)
+        return next(batches, None)
     except OSError as error:
         # So come errors of DuckDB from a stream of Arrow.
         memory = _NO_MEMORY in str(error)
         raise (duckdb.OutOfMemoryException if memory else duckdb.Error)(str(error)) from error
-    return None if batch is None else pa.table(batch).cast(schema)

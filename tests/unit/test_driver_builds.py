@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kernel import failpoints
-from kernel.errors import Cancelled, TooLarge
+from kernel.errors import Cancelled, Conflict, TooLarge
 from kernel.positions import Epoch
 from lake.datasets import paths_of
 from lake.duckdb_files import relation_of
@@ -245,6 +245,47 @@ def test_a_cancelled_build_ends_its_work(visits: Visits, monkeypatch: pytest.Mon
     with pytest.raises(Exception, match="cancelled") as ended:
         visits.builder(report).build("persons")
     assert not isinstance(ended.value, SparkNeeded | Cancelled)
+
+
+ENDLESS = "SELECT count(*) FROM range(1000000) a, range(1000000) b WHERE a.range + b.range <> 7"
+
+
+def test_a_build_that_is_cancelled_before_its_query_begins_ends_it(
+    visits: Visits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The query of this test would take hours."""
+    made, begins, stopped = WholeRows._make_view, threading.Event(), threading.Event()
+
+    def view(self: WholeRows, *given: Any) -> None:
+        begins.set()
+        assert stopped.wait(60)
+        made(self, *given)
+
+    class Stops(WholeRows):
+        def stop(self) -> None:
+            super().stop()
+            stopped.set()
+
+    def report(_: BuildProgress) -> None:
+        if begins.is_set():
+            cancel(visits.site, "persons")
+
+    monkeypatch.setattr("replay.driver_slices.WholeRows", Stops)
+    monkeypatch.setattr(WholeRows, "_make_view", view)
+    monkeypatch.setattr(WholeRows, "_query", lambda *_: ENDLESS)
+    monkeypatch.setattr("replay.progress.TICK_S", 0.05)
+    with pytest.raises(Conflict, match="cancelled"):
+        visits.builder(report).build("persons")
+
+
+def test_parts_of_long_rows_are_small(tmp_path: Path) -> None:
+    visits, size = Visits(tmp_path / "lake"), 20_000
+    for _ in range(2):
+        rows = [{"person": f"p{n}", "weight": 5.0, "entity_id": "x" * size} for n in range(6_000)]
+        epoch = visits.come(rows, WEIGHT)
+    work = WholeRows(visits.made.lake, visits.made.tables)
+    with work.rows(visits.reading("newest"), epoch) as parts:
+        assert max(part.nbytes for part in parts) < 3_000 * size
 
 
 def test_memory_is_bounded_and_the_rest_goes_to_disk(tmp_path: Path) -> None:
