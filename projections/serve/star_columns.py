@@ -23,7 +23,7 @@ def without_hidden(
     for table, place in tables:
         select = table.find_ancestor(exp.Select)
         hidden = [name for name in columns[place] if _is_hidden_of(place, name)]
-        if select is None or not hidden:
+        if select is None or not hidden or _is_only_met(table):
             continue
         for item in select.expressions:
             star = item.this if isinstance(item, exp.Column) else item
@@ -39,6 +39,12 @@ def shown_columns(columns: Mapping[str, Sequence[str]]) -> list[str]:
 
 def _is_hidden_of(place: str, name: str) -> bool:
     return place.startswith("projection/") and is_hidden(name)
+
+
+def _is_only_met(table: exp.Table) -> bool:
+    """Say whether a SEMI or ANTI JOIN asks for rows of a table, and gives none of its columns."""
+    join = table.parent
+    return isinstance(join, exp.Join) and join.text("kind").upper() in ("SEMI", "ANTI")
 
 
 def _is_of(item: exp.Expr, table: exp.Table) -> bool:

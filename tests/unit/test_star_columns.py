@@ -44,6 +44,9 @@ def lake(tmp_path: Path) -> Lake:
         ("SELECT * EXCLUDE (_PARTIAL_0) FROM report", SHOWN),
         ("SELECT * FROM report UNION ALL SELECT * FROM other", SHOWN),
         ('SELECT * FROM "projection/report"', SHOWN),
+        ("SELECT * FROM other o SEMI JOIN report r USING (id)", SHOWN),
+        ("SELECT * FROM other o ANTI JOIN report r USING (id)", SHOWN),
+        ("SELECT * FROM report r SEMI JOIN other o USING (id)", SHOWN),
     ],
 )
 def test_a_star_gives_what_the_query_of_a_projection_gives(
