@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -77,26 +79,31 @@ class Work(Protocol):
 def watched(spark: SparkOnDemand, group: str, tick: Tick, work: Work) -> Iterator[None]:
     """Call `tick` every second while the block runs Spark jobs, or `work` in this process.
 
-    Raises `Cancelled` when `tick` said so: jobs and work were stopped.
+    Raises `Cancelled` when `tick` said so: jobs and work were stopped; `KeyboardInterrupt` as
+    any code does.
     """
-    over, stopped = threading.Event(), threading.Event()
+    over, stopped, interrupted = threading.Event(), threading.Event(), threading.Event()
 
-    def look() -> None:
+    def look(pressed: Callable[[], bool]) -> None:
         while not over.wait(TICK_S):
             share, session = work.share(), spark.started
             if share is None:
                 share = 0.0 if session is None else _share(session, group)
-            if not stopped.is_set() and not tick(share):
+            if pressed():
+                interrupted.set()
+            elif not (stopped.is_set() or interrupted.is_set() or tick(share)):
                 stopped.set()
-            if stopped.is_set():
+            if stopped.is_set() or interrupted.is_set():
                 # Each time again: what only begins now, as Spark or a query, did not hear of it.
                 work.stop()
                 if session is not None:
                     session.sparkContext.cancelJobGroup(group)
 
-    watcher = threading.Thread(target=look, name="replay-progress", daemon=True)
     try:
-        with spark.group(group):
+        with spark.group(group), _keyboard() as pressed:
+            watcher = threading.Thread(
+                target=look, args=(pressed,), name="replay-progress", daemon=True
+            )
             watcher.start()
             try:
                 yield
@@ -106,9 +113,38 @@ def watched(spark: SparkOnDemand, group: str, tick: Tick, work: Work) -> Iterato
     except Exception as error:
         if stopped.is_set():
             raise Cancelled(f"{group} was cancelled") from error
+        if interrupted.is_set() or "Query interrupted" in str(error):
+            # DuckDB makes an error of its own of it.
+            raise KeyboardInterrupt from error
         raise
     if stopped.is_set():
         raise Cancelled(f"{group} was cancelled")
+
+
+@contextmanager
+def _keyboard() -> Iterator[Callable[[], bool]]:
+    """Yield what tells other threads of a Ctrl-C since they asked last.
+
+    Python hands it to the main thread alone, which hears nothing while DuckDB computes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    ear, mouth = socket.socketpair()
+    with ear, mouth:
+        ear.setblocking(False)
+        mouth.setblocking(False)
+        before = signal.set_wakeup_fd(mouth.fileno(), warn_on_full_buffer=False)
+
+        def pressed() -> bool:
+            with suppress(BlockingIOError):
+                return signal.SIGINT in ear.recv(4096)
+            return False
+
+        try:
+            yield pressed
+        finally:
+            signal.set_wakeup_fd(before)
 
 
 def _share(spark: SparkSession, group: str) -> float:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from sqlglot import exp
 
+from kernel.errors import InvalidRequest
 from projections.serve.keyed_rows import is_hidden
 
 
@@ -20,6 +21,8 @@ def without_hidden(
     `tables` are those of the query under their places in the lake, each with the alias by which
     its columns are known; `columns` are those that a place has. The query is changed.
     """
+    tables = [*tables]
+    _name_what_is_shared(tables, columns)
     for table, place in tables:
         select = table.find_ancestor(exp.Select)
         hidden = [name for name in columns[place] if _is_hidden_of(place, name)]
@@ -29,6 +32,51 @@ def without_hidden(
             star = item.this if isinstance(item, exp.Column) else item
             if isinstance(star, exp.Star) and (star is item or _is_of(item, table)):
                 _exclude(star, table.alias, hidden)
+
+
+def _name_what_is_shared(
+    tables: Sequence[tuple[exp.Table, str]], columns: Mapping[str, Sequence[str]]
+) -> None:
+    """Write a NATURAL JOIN of projections as one by the columns that both show.
+
+    Raises `InvalidRequest` where it joins more than two tables by their names.
+    """
+    places = {id(table): place for table, place in tables}
+
+    def hides(place: str) -> bool:
+        return any(_is_hidden_of(place, name) for name in columns[place])
+
+    for join in {id(j): j for table, _ in tables for j in _natural_joins(table)}.values():
+        select = join.find_ancestor(exp.Select)
+        source = select.args.get("from_") if select is not None else None
+        left, right = getattr(source, "this", None), join.this
+        here = [places[id(side)] for side in (left, right) if id(side) in places]
+        if id(right) not in places or not any(map(hides, here)):
+            continue
+        if select is None or select.args["joins"][0] is not join:
+            raise InvalidRequest(
+                "a NATURAL JOIN with a projection would join by what the projection is kept by",
+                remedy="Name the columns: JOIN … USING (column).",
+            )
+        if len(here) < 2:
+            continue
+        shown = [[n for n in columns[place] if not _is_hidden_of(place, n)] for place in here]
+        theirs = {name.lower() for name in shown[1]}
+        shared = [name for name in shown[0] if name.lower() in theirs]
+        if not shared:
+            raise InvalidRequest(
+                "NATURAL JOIN: the two have no column in common",
+                remedy="Write CROSS JOIN, or JOIN … ON a condition.",
+            )
+        join.set("method", None)
+        join.set("using", [exp.to_identifier(name, quoted=True) for name in shared])
+
+
+def _natural_joins(table: exp.Table) -> list[exp.Join]:
+    """Return the NATURAL joins beside a table in its SELECT."""
+    select = table.find_ancestor(exp.Select)
+    joins = [] if select is None else select.args.get("joins") or []
+    return [join for join in joins if join.text("method").upper() == "NATURAL"]
 
 
 def shown_columns(columns: Mapping[str, Sequence[str]]) -> list[str]:

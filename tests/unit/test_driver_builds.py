@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -324,3 +326,27 @@ def test_memory_is_bounded_and_the_rest_goes_to_disk(tmp_path: Path) -> None:
         ) as parts,
     ):
         assert not [*parts]
+
+
+def test_a_build_that_its_operator_interrupts_can_be_gone_on_with(
+    visits: Visits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The query of this test would take hours."""
+    at_work, left = threading.Event(), [signal.SIGINT]
+
+    def query(*_: object) -> str:
+        at_work.set()
+        return ENDLESS
+
+    def report(_: BuildProgress) -> None:
+        if at_work.is_set() and left:
+            os.kill(os.getpid(), left.pop())
+
+    with monkeypatch.context() as patched:
+        patched.setattr(WholeRows, "_query", query)
+        patched.setattr("replay.progress.TICK_S", 0.5)
+        with pytest.raises(KeyboardInterrupt):
+            visits.builder(report).build("persons")
+    (begun,) = visits.builder()._book.of("persons")
+    assert begun.state is State.STOPPED
+    assert visits.builder().resume("persons").state is State.BUILT

@@ -104,7 +104,6 @@ def test_limit_is_a_choice_among_numbered_rows(written: str, meant: str) -> None
         (f"{GROUPS} ORDER BY n WITH FILL LIMIT 1", "ORDER BY with WITH FILL"),
         (f"{GROUPS} ORDER BY n LIMIT 3 BY carrier", "LIMIT with BY carrier"),
         (f"{GROUPS} ORDER BY n LIMIT 3 OFFSET 1 BY n", "OFFSET with BY n"),
-        (f"{GROUPS} ORDER BY n FETCH FIRST 3 ROWS WITH TIES", "WITH TIES"),
         (f"SELECT DISTINCT carrier {FROM} ORDER BY delay LIMIT 1", "names columns that they give"),
         (f"{GROUPS} UNION ALL {GROUPS} ORDER BY n + 1 LIMIT 1", "names columns that they give"),
     ],

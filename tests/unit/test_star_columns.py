@@ -79,3 +79,20 @@ def test_a_wrong_name_is_answered_with_the_columns_that_readers_see(lake: Lake) 
     with pytest.raises(InvalidRequest) as refused:
         ask(lake, "SELECT wrod FROM report")
     assert refused.value.remedy == "Did you mean word? There are: id, word"
+
+
+def test_a_natural_join_is_by_what_both_show(tmp_path: Path) -> None:
+    """It was by what they are kept by, too: no row of one met one of the other."""
+    made = HandMade(Lake.at(tmp_path))
+    for name in ("report", "other"):
+        made.deploy(name)
+    epoch = made.epoch(logs={CURRENT: words((1, "a"), epoch=1)}, head=1)
+    made.run("report", words((1, "a"), epoch=1, _partial_0=[7], _seq_hi=[3]), epoch)
+    made.run("other", words((1, "a"), epoch=1, _partial_0=[8], _seq_hi=[4]), epoch)
+    for sql in (
+        "SELECT * FROM report NATURAL JOIN other o",
+        "FROM report r NATURAL LEFT JOIN other",
+    ):
+        assert ask(made.lake, sql).rows.to_pylist() == [{"id": 1, "word": "a"}], sql
+    with pytest.raises(InvalidRequest, match="kept by"):
+        ask(made.lake, "SELECT * FROM report a JOIN other b USING (id) NATURAL JOIN other c")

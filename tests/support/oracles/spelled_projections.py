@@ -95,6 +95,7 @@ def _pairs(world: World) -> list[Row]:
             ("delay_origin", [f.delay for f in world.facts if f.delay is not None]),
             ("other", [f.position for f in world.facts]),
         )
+        if world.facts
     ]
 
 
