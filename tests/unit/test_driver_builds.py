@@ -298,7 +298,7 @@ def test_memory_is_bounded_and_the_rest_goes_to_disk(tmp_path: Path) -> None:
     epoch = visits.come(rows, WEIGHT)
     (file,) = Path(visits.made.lake.path(TYPED)).glob("*.parquet")
     whole = pq.read_table(file)
-    few = 30
+    few = 60
     for place in range(few):
         # Each time other persons, so that all rows are held until the end.
         names = pa.array([f"p{place}-{n}" for n in range(whole.num_rows)])
@@ -312,13 +312,13 @@ def test_memory_is_bounded_and_the_rest_goes_to_disk(tmp_path: Path) -> None:
             epoch + 1 + place,
         )
     reading, last = visits.reading("newest"), Epoch(epoch + few)
-    work = WholeRows(visits.made.lake, visits.made.tables, memory_bytes=64 * 2**20)
+    work = WholeRows(visits.made.lake, visits.made.tables, memory_bytes=128 * 2**20)
     count = size = 0
     with work.rows(reading, last) as parts:
         for part in parts:
             count, size = count + part.num_rows, size + part.nbytes
     assert count == (few + 1) * whole.num_rows
-    assert size > 64 * 2**20
+    assert size > 128 * 2**20
     with (
         pytest.raises(TooLarge),
         WholeRows(visits.made.lake, visits.made.tables, memory_bytes=2**20).rows(
@@ -342,11 +342,16 @@ def test_a_build_that_its_operator_interrupts_can_be_gone_on_with(
         if at_work.is_set() and left:
             os.kill(os.getpid(), left.pop())
 
-    with monkeypatch.context() as patched:
-        patched.setattr(WholeRows, "_query", query)
-        patched.setattr("replay.progress.TICK_S", 0.5)
-        with pytest.raises(KeyboardInterrupt):
-            visits.builder(report).build("persons")
+    # A worker of a test run ignores it.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(WholeRows, "_query", query)
+            patched.setattr("replay.progress.TICK_S", 0.5)
+            with pytest.raises(KeyboardInterrupt):
+                visits.builder(report).build("persons")
+    finally:
+        signal.signal(signal.SIGINT, before)
     (begun,) = visits.builder()._book.of("persons")
     assert begun.state is State.STOPPED
     assert visits.builder().resume("persons").state is State.BUILT
