@@ -66,6 +66,11 @@ def has_plain_files(table: DeltaTable) -> bool:
     return not {*(table.protocol().reader_features or ())} - _PLAIN
 
 
+def has_whole_files(table: DeltaTable) -> bool:
+    """Say whether a table's rows are those of its files, and all columns are in these."""
+    return has_plain_files(table) and not table.metadata().partition_columns
+
+
 def dataset_of_files(root: str, columns: pa.Schema, actions: pa.Table) -> ds.Dataset:
     """Return files below a place as a dataset, with the bounds that `actions` tell of them.
 

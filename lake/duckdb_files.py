@@ -14,18 +14,13 @@ import duckdb
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from lake.datasets import dataset_at, has_plain_files, location_of, scanner_of, schema_of
+from lake.datasets import dataset_at, location_of, scanner_of, schema_of
 from lake.storage import is_local, place_of
 from schemas.identifiers import duckdb_name
 
 _PATTERN = re.compile(r"[*?\[\]{}]")
 """What DuckDB takes for a pattern in a path, and cannot be told not to."""
 _BATCH_ROWS = 16_384
-
-
-def are_readable(table: DeltaTable) -> bool:
-    """Say whether a table's rows are those of its files, and all columns are in these."""
-    return has_plain_files(table) and not table.metadata().partition_columns
 
 
 def relation_of(
@@ -37,8 +32,9 @@ def relation_of(
 ) -> tuple[str, frozenset[str]]:
     """Return files of a table as what stands in FROM, and which of the columns it has.
 
-    `paths` are as the log names them, at least one; the table has the columns, of which its files
-    may lack some. `name`: under which rows of Arrow are known to the connection, if it is these.
+    The table is one that `has_whole_files`. `paths` are as the log names them, at least one; it has
+    the columns, of which its files may lack some. `name`: under which rows of Arrow are known to
+    the connection, if it is these.
     """
     native = _native(table, paths, columns)
     if native is None:

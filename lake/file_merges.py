@@ -28,7 +28,7 @@ from deltalake.transaction import AddAction
 from kernel.positions import Epoch
 from lake.datasets import (
     dataset_at,
-    has_plain_files,
+    has_whole_files,
     location_of,
     paths_of,
     scanner_of,
@@ -196,8 +196,7 @@ def _suits(table: DeltaTable, stored: pa.Schema, what: Upserts) -> bool:
         and what.rows.num_rows <= MOST_ROWS
         and what.rows.nbytes <= MOST_IN_MEMORY
         and not any(pa.types.is_floating(kind) or pa.types.is_nested(kind) for kind in compared)
-        and not table.metadata().partition_columns
-        and has_plain_files(table)
+        and has_whole_files(table)
     )
 
 

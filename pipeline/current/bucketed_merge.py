@@ -29,7 +29,7 @@ from kernel.positions import DeltaVersion
 from lake.datasets import (
     dataset_at,
     dataset_of,
-    has_plain_files,
+    has_whole_files,
     location_of,
     schema_of,
 )
@@ -232,8 +232,7 @@ def _suits(table: DeltaTable, own: pa.Schema, keys: Sequence[str], *, replace: b
         pa.types.is_integer(stored.get(key)) or pa.types.is_string(stored.get(key)) for key in keys
     )
     whole_ = not replace or len(stored) == len(own)
-    partitions = table.metadata().partition_columns
-    return bool(keys and same and whole_ and plain and not partitions and has_plain_files(table))
+    return bool(keys and same and whole_ and plain and has_whole_files(table))
 
 
 def _files(table: DeltaTable) -> list[dict[str, object]]:

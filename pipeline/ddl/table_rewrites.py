@@ -20,7 +20,7 @@ from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
 
 from kernel import failpoints
 from kernel.positions import Epoch
-from lake.datasets import dataset_at, dataset_of, has_plain_files, location_of, schema_of
+from lake.datasets import dataset_at, dataset_of, has_whole_files, location_of, schema_of
 from lake.exactness import as_spelled, as_spelled_within
 from lake.executor_tasks import Tasks, WrittenFile, handed_back
 from lake.file_actions import actions_of
@@ -173,7 +173,7 @@ def rewritten_ahead(
     So it is for a table whose rows are not told by its files alone.
     """
     before = schema_of(table)
-    if not _is_plain(table) or not touches_rows(steps, before):
+    if not has_whole_files(table) or not touches_rows(steps, before):
         return None
     after, version = apply(before.empty_table(), steps).schema, int(table.version())
     parts = [dataset_at(table, [str(file)]) for file in actions_of(table)["path"].to_pylist()]
@@ -221,15 +221,10 @@ def _rewritten(
             yield pa.ipc.open_stream(file)
 
 
-def _is_plain(table: DeltaTable) -> bool:
-    """Say whether a table's rows are told by its files alone."""
-    return has_plain_files(table) and not table.metadata().partition_columns
-
-
 def _rows(table: DeltaTable) -> Iterator[pa.Table]:
     """Read a table, a few rows at a time: wide ones would fill memory."""
     rows = dataset_of(table)
-    if _is_plain(table) and not any(map(pa.types.is_nested, rows.schema.types)):
+    if has_whole_files(table) and not any(map(pa.types.is_nested, rows.schema.types)):
         yield from small_batches(rows)
         return
     scanner = rows.scanner(batch_size=_BATCH_ROWS, batch_readahead=1, fragment_readahead=1)
