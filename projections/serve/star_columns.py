@@ -11,6 +11,7 @@ from sqlglot import exp
 
 from kernel.errors import InvalidRequest
 from projections.serve.keyed_rows import is_hidden
+from projections.sql.natural_joins import is_natural, shared_by
 
 
 def without_hidden(
@@ -60,9 +61,10 @@ def _name_what_is_shared(
             )
         if len(here) < 2:
             continue
-        shown = [[n for n in columns[place] if not _is_hidden_of(place, n)] for place in here]
-        theirs = {name.lower() for name in shown[1]}
-        shared = [name for name in shown[0] if name.lower() in theirs]
+        left_shown, right_shown = (
+            [n for n in columns[place] if not _is_hidden_of(place, n)] for place in here
+        )
+        shared = shared_by(left_shown, right_shown)
         if not shared:
             raise InvalidRequest(
                 "NATURAL JOIN: the two have no column in common",
@@ -76,7 +78,7 @@ def _natural_joins(table: exp.Table) -> list[exp.Join]:
     """Return the NATURAL joins beside a table in its SELECT."""
     select = table.find_ancestor(exp.Select)
     joins = [] if select is None else select.args.get("joins") or []
-    return [join for join in joins if join.text("method").upper() == "NATURAL"]
+    return [join for join in joins if is_natural(join)]
 
 
 def shown_columns(columns: Mapping[str, Sequence[str]]) -> list[str]:
