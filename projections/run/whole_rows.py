@@ -17,8 +17,8 @@ from deltalake import DeltaTable
 
 from kernel.errors import NotFound
 from kernel.positions import Epoch
-from lake.datasets import schema_of
-from lake.duckdb_files import are_readable, relation_of
+from lake.datasets import has_whole_files, schema_of
+from lake.duckdb_files import relation_of
 from lake.layout import Lake
 from lake.ranges import Range, actions_within
 from lake.tables import Tables
@@ -64,7 +64,7 @@ class WholeRows:
             return False
         paths = map(self._lake.path, input_tables(plan, catalog))
         opened = map(self._tables.open, paths)
-        return all(table is None or are_readable(table) for table in opened)
+        return all(table is None or has_whole_files(table) for table in opened)
 
     @contextmanager
     def rows(
@@ -201,11 +201,11 @@ def _shaped(found: duckdb.DuckDBPyRelation, reading: Reading) -> Iterator[pa.Tab
     """Yield rows under the types that the table has, at least one part."""
     own = arrow_schema(stored_columns(reading.plan))
     schema = pa.schema([*own, pa.field(EPOCH, pa.int64())])
+    # Who only asks for the columns has nothing computed.
+    yield schema.empty_table()
     batches = found.to_arrow_reader(_VECTOR_ROWS)
-    rows: pa.Table | None = schema.empty_table()
-    while rows is not None:
+    while (rows := _next_of(batches, schema)) is not None:
         yield rows
-        rows = _next_of(batches, schema)
 
 
 def _next_of(batches: pa.RecordBatchReader, schema: pa.Schema) -> pa.Table | None:
