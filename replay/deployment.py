@@ -21,9 +21,10 @@ from projections.run.catalog import (
 )
 from projections.run.relations import LakeCatalog, waits_for_input
 from projections.sinks.sink_columns import check_sink_columns
+from projections.sql.declarations import ProjectionDecl, SourceDecl
 from projections.sql.declared_relations import DeclaredCatalog
 from projections.sql.lineage import readers_of
-from projections.sql.parse import ProjectionDecl, SourceDecl, parse_script
+from projections.sql.parse import parse_script
 from projections.sql.plan import plan
 from projections.sql.sink_circles import check_sink_circles, check_sinks_apart
 from projections.sql.sinks import TopicSink

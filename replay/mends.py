@@ -16,7 +16,7 @@ from sqlglot import exp
 
 from kernel.errors import Conflict
 from projections.sql.catalog import Column
-from projections.sql.parse import ProjectionDecl
+from projections.sql.declarations import ProjectionDecl
 from replay.book import Replay
 from replay.carried_keys import sliceable
 from replay.slices import Slicing

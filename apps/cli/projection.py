@@ -27,8 +27,8 @@ from kernel.errors import EXIT_USAGE, Misconfigured, NotFound
 
 if TYPE_CHECKING:
     from projections.sql.catalog import Catalog
+    from projections.sql.declarations import SourceDecl
     from projections.sql.declared_relations import DeclaredCatalog
-    from projections.sql.parse import SourceDecl
     from projections.sql.shape import Plan
 
 CATALOG_FILE = "catalog.json"

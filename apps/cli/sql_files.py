@@ -13,7 +13,7 @@ from apps.cli.output import text_of
 from kernel.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from projections.sql.parse import ProjectionDecl, SourceDecl
+    from projections.sql.declarations import ProjectionDecl, SourceDecl
 
 Decl = TypeVar("Decl", "SourceDecl", "ProjectionDecl")
 

@@ -10,7 +10,7 @@ from kernel.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from projections.sql.catalog import Catalog
-    from projections.sql.parse import ProjectionDecl
+    from projections.sql.declarations import ProjectionDecl
     from projections.sql.shape import Plan
 
 Result = dict[str, object]

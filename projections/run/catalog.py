@@ -28,7 +28,7 @@ from schemas.incarnations import Incarnation, parse_incarnation
 from schemas.lake_columns import captured_columns
 
 if TYPE_CHECKING:
-    from projections.sql.parse import ProjectionDecl, SourceDecl
+    from projections.sql.declarations import ProjectionDecl, SourceDecl
     from schemas.topic_records import TopicShape
 
 SCHEMA = pa.schema(

@@ -21,7 +21,7 @@ from pipeline.typed.topics import typed_topic
 from projections.run.catalog import Deployment
 from projections.run.watermark import StreamTerms
 from projections.sql.catalog import Column, Relation, category_of
-from projections.sql.parse import ProjectionDecl
+from projections.sql.declarations import ProjectionDecl
 from projections.sql.topics import TOPICS, log_of
 from schemas.topic_records import TopicShape
 

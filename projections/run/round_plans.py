@@ -10,9 +10,9 @@ from projections.run.projection_states import ProjectionState
 from projections.run.relations import LakeCatalog, waits_for_input
 from projections.run.runs_beside import error_of
 from projections.sql.catalog import Catalog
+from projections.sql.declarations import ProjectionDecl
 from projections.sql.declared_relations import DeclaredCatalog
 from projections.sql.kept_plans import Asked, KeptPlans
-from projections.sql.parse import ProjectionDecl
 from projections.sql.plan import Plan
 
 

@@ -9,7 +9,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from projections.sql.catalog import Column
-from projections.sql.parse import ProjectionDecl
+from projections.sql.declarations import ProjectionDecl
 from projections.sql.sinks import TopicSink
 from schemas.row_avro import avro_schema, encoder
 

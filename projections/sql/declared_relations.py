@@ -14,7 +14,7 @@ from sqlglot import exp
 from kernel.errors import InvalidRequest
 from projections.sql.catalog import Catalog, Column, Relation
 from projections.sql.collected_refusals import CIRCLE, UNREAD, collected, result_and_refusals
-from projections.sql.parse import ProjectionDecl, SourceDecl
+from projections.sql.declarations import ProjectionDecl, SourceDecl
 from projections.sql.places import offset_of
 from projections.sql.plan import plan
 from projections.sql.shape import Plan

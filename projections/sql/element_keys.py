@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from projections.sql.parse import ProjectionDecl
+from projections.sql.declarations import ProjectionDecl
 from projections.sql.resolving import used
 from projections.sql.tree import (
     Exploded,

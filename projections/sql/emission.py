@@ -6,8 +6,8 @@ from sqlglot import exp
 
 from kernel.errors import InvalidRequest
 from projections.sql.arguments import read_query
+from projections.sql.declarations import ProjectionDecl
 from projections.sql.expressions import check
-from projections.sql.parse import ProjectionDecl
 from projections.sql.places import Script, nearest
 from projections.sql.tokens import tokenized
 from projections.sql.tree import Map, Newest, column, passed

@@ -13,7 +13,7 @@ from typing import assert_never
 
 from sqlglot import exp
 
-from projections.sql.parse import ProjectionDecl
+from projections.sql.declarations import ProjectionDecl
 from projections.sql.resolving import used
 from projections.sql.shape import END, InputKind
 from projections.sql.tree import (

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from projections.sql.catalog import Catalog, Relation
-from projections.sql.parse import ProjectionDecl
+from projections.sql.declarations import ProjectionDecl
 from projections.sql.plan import Plan, plan
 
 Question = tuple[str, str]

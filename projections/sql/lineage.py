@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from sqlglot import exp
 
-from projections.sql.parse import ProjectionDecl
+from projections.sql.declarations import ProjectionDecl
 from projections.sql.shape import InputKind, Plan
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from sqlglot import exp
 
-from projections.sql.parse import ProjectionDecl
+from projections.sql.declarations import ProjectionDecl
 from projections.sql.places import offset_of
 from projections.sql.tree import (
     Call,

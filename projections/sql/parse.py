@@ -31,8 +31,6 @@ from projections.sql.sinks import sink_of
 from projections.sql.spellings import Spellings
 from projections.sql.tokens import TokenCursor, split, tokenized, with_sessions, with_streams
 
-__all__ = ["DeclaredScript", "ProjectionDecl", "SourceDecl", "declared_columns", "parse_script"]
-
 DEFAULT_FRESHNESS = timedelta(seconds=1)
 SOURCE_FORM = (
     "CREATE SOURCE name (columns) WITH (topic = '…', format = 'json');  or  "

@@ -21,6 +21,7 @@ from projections.sql.catalog import Catalog
 from projections.sql.certified import check_arguments, uncertified
 from projections.sql.collected_refusals import collected
 from projections.sql.decimals import FLOATING
+from projections.sql.declarations import ProjectionDecl
 from projections.sql.element_keys import check_elements
 from projections.sql.explain import (
     EVERYTHING,
@@ -38,7 +39,6 @@ from projections.sql.inputs import UNKNOWN, look_at_inputs
 from projections.sql.key_columns import key_meant
 from projections.sql.key_steps import a_row_for_each_fact, rows_sql
 from projections.sql.map_places import check_maps
-from projections.sql.parse import ProjectionDecl
 from projections.sql.places import too_deep
 from projections.sql.presence import of_several_facts
 from projections.sql.pruning import pruned

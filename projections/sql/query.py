@@ -9,6 +9,7 @@ from sqlglot import exp
 from kernel.errors import InvalidRequest
 from projections.sql.catalog import Catalog
 from projections.sql.collected_refusals import refuse
+from projections.sql.declarations import ProjectionDecl
 from projections.sql.earlier_names import with_earlier_names
 from projections.sql.expressions import (
     AGGREGATES,
@@ -19,7 +20,6 @@ from projections.sql.expressions import (
     unwrapped,
 )
 from projections.sql.inputs import VersionLookup, read_inputs
-from projections.sql.parse import ProjectionDecl
 from projections.sql.places import Script, offset_of
 from projections.sql.scope import QueryScope, QuerySource
 from projections.sql.types import TEMPORAL, type_of

@@ -17,6 +17,7 @@ from projections.sql import joins
 from projections.sql.catalog import Catalog, Relation
 from projections.sql.constant_days import with_days
 from projections.sql.constant_rows import ConstantRows, constant_rows
+from projections.sql.declarations import ProjectionDecl
 from projections.sql.earlier_names import with_earlier_names
 from projections.sql.element_forms import is_of_elements, refuse_before_outer
 from projections.sql.emission import emitted
@@ -37,7 +38,6 @@ from projections.sql.matching import matched
 from projections.sql.name_lists import with_names
 from projections.sql.named_windows import with_named_windows
 from projections.sql.outer_joins import full, mirrored, shared_columns, side_of
-from projections.sql.parse import ProjectionDecl
 from projections.sql.pivots import alias_of, pivoted
 from projections.sql.places import Script, offset_of
 from projections.sql.query import (

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from kernel.errors import Conflict
+from projections.sql.declarations import ProjectionDecl, SourceDecl
 from projections.sql.lineage import readers_of, readers_of_events, readers_of_source
-from projections.sql.parse import ProjectionDecl, SourceDecl
 from projections.sql.sinks import EVENT_TYPES, EventSink
 
 _KINDS = {"topic": "topic", "event": "category"}

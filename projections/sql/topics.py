@@ -15,7 +15,7 @@ from schemas.topic_records import AVRO, TopicShape
 from schemas.topic_values import TYPES, value_type
 
 if TYPE_CHECKING:
-    from projections.sql.parse import SourceDecl
+    from projections.sql.declarations import SourceDecl
 
 TOPICS = "topics"
 """Begins the names of the streams of external topics: `topics.pings`."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sqlglot import exp
 
+from projections.sql.declarations import ProjectionDecl
 from projections.sql.expressions import unwrapped
-from projections.sql.parse import ProjectionDecl
 from projections.sql.places import offset_of
 from projections.sql.spark_functions import HELD_BY_NO_TABLE
 from projections.sql.tree import (

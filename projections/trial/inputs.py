@@ -18,7 +18,7 @@ from pipeline.position.progress import micros
 from pipeline.typed.columns import EVENT_COLUMNS
 from projections.run.database import arrow_type
 from projections.sql.catalog import Column, Relation, category_of
-from projections.sql.parse import SourceDecl
+from projections.sql.declarations import SourceDecl
 from projections.sql.places import Script, nearest
 from projections.sql.shape import INGESTED_AT, InputKind
 from projections.sql.tree import Scan

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from kernel.errors import ContractViolation
 from projections.run.dataflow import Dataflow
+from projections.sql.declarations import ProjectionDecl, SourceDecl
 from projections.sql.declared_relations import DeclaredCatalog
-from projections.sql.parse import ProjectionDecl, SourceDecl
 from projections.sql.places import nearest
 from projections.sql.plan import plan
 from projections.sql.shape import InputKind, Plan

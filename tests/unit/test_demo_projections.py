@@ -9,8 +9,9 @@ from examples.flights.oracle import AWAITING_REPLAY, KEYS, Oracle
 from examples.flights.posting_order import LATENESS
 from examples.flights.source_database import NAME, TABLES
 from projections.sql.catalog import Column, MemoryCatalog, Relation
+from projections.sql.declarations import SourceDecl
 from projections.sql.declared_relations import DeclaredCatalog
-from projections.sql.parse import SourceDecl, parse_script
+from projections.sql.parse import parse_script
 from projections.sql.plan import Plan, plan
 
 FLIGHTS = Path(__file__).parents[2] / "examples/flights"

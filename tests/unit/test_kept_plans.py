@@ -8,8 +8,9 @@ import pytest
 
 from kernel.errors import InvalidRequest
 from projections.sql.catalog import Column, Relation
+from projections.sql.declarations import ProjectionDecl
 from projections.sql.kept_plans import Asked, KeptPlans
-from projections.sql.parse import ProjectionDecl, parse_script
+from projections.sql.parse import parse_script
 
 SQL = "CREATE PROJECTION seen WITH (key = 'id') AS SELECT id, word FROM STREAM events.a.b;"
 LOG = Relation(

@@ -16,8 +16,9 @@ from kernel.errors import ContractViolation, InvalidRequest
 from projections.run.database import arrow_type
 from projections.run.dataflow import Dataflow
 from projections.sql.catalog import Column, MemoryCatalog, Relation
+from projections.sql.declarations import ProjectionDecl
 from projections.sql.functions import FunctionFile, files_of, read_statement
-from projections.sql.parse import ProjectionDecl, parse_script
+from projections.sql.parse import parse_script
 from projections.sql.places import Script
 from projections.sql.plan import plan
 from projections.sql.shape import Plan, Strategy
