@@ -19,6 +19,7 @@ settings.register_profile("penstock", settings.get_profile("explore"), derandomi
 settings.load_profile("penstock")
 
 pytest_plugins = [
+    "tests.support.lake.small_lake",
     "tests.support.store.postgres",
     "tests.support.services.object_store",
     "tests.support.services.warm",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from pathlib import Path
 
 import duckdb
 import pyarrow as pa
@@ -13,7 +12,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kernel import failpoints
-from lake.layout import Lake
 from lake.sessions import SparkOnDemand
 from lake.tables import Tables
 from pipeline.executor import Executor
@@ -33,11 +31,6 @@ QUICK = ("delays", "windy", "visits", "closed")
 
 KEPT_SIDES = ("worst",)
 """What slices of these would compute anew each time, Spark keeps."""
-
-
-@pytest.fixture
-def small(spark: SparkSession, tmp_path: Path) -> SmallLake:
-    return SmallLake(spark, Lake.at(tmp_path / "lake"))
 
 
 @pytest.fixture(autouse=True)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.typed.topics import typed_topic
 from projections.sql.shape import InputKind
-from tests.support.lake.auction_house import EPOCHS, AuctionHouse, arrivals, planned, side_input_at
+from tests.support.lake.auction_house import (
+    EPOCHS,
+    AuctionHouse,
+    filled_house,
+    planned,
+    side_input_at,
+)
 from tests.support.oracles.nexmark import QUERIES, answer
 from tests.support.oracles.region_world import plain
 from tests.support.oracles.sql_world import canonical
@@ -22,12 +26,7 @@ LAST = max(EPOCHS)
 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> AuctionHouse:
-    folder: Path = tmp_path_factory.mktemp("auctions")
-    made = AuctionHouse(folder, arrivals(7))
-    made.ingest()
-    for epoch in EPOCHS:
-        made.show_side_input(epoch)
-    return made
+    return filled_house(tmp_path_factory.mktemp("auctions"), 7)
 
 
 @pytest.mark.parametrize(

@@ -38,11 +38,6 @@ from tests.support.services.small_disk import small_disk
 SLICES = 4
 
 
-@pytest.fixture
-def small(spark: SparkSession, tmp_path: Path) -> SmallLake:
-    return SmallLake(spark, Lake.at(tmp_path / "lake"))
-
-
 @pytest.fixture(autouse=True)
 def _harmless_afterwards() -> Iterator[None]:
     yield

@@ -6,16 +6,13 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql import SparkSession
 
 from kernel import failpoints
 from kernel.errors import Conflict, InvalidRequest
-from lake.layout import Lake
 from lake.tables import Tables
 from projections.serve.savepoints import create
 from projections.sql.shape import ORDER
@@ -44,11 +41,6 @@ from tests.support.lake.small_lake import (
 DEFAULT = ("delays",)
 """The others are repetitions; builds in slices are tried with several steps, too."""
 BEFORE = Start(savepoint="before")
-
-
-@pytest.fixture
-def small(spark: SparkSession, tmp_path: Path) -> SmallLake:
-    return SmallLake(spark, Lake.at(tmp_path / "lake"))
 
 
 @pytest.fixture(autouse=True)

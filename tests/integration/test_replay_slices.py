@@ -8,13 +8,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from kernel import failpoints
 from kernel.errors import Conflict, ContractViolation, NotFound
 from kernel.positions import Epoch
 from lake.collecting import Limit
-from lake.layout import Lake
 from lake.tables import Tables
 from pipeline.commit.retention import forget_epochs
 from pipeline.executor import Executor
@@ -38,11 +37,6 @@ from tests.support.lake.small_lake import (
 
 DEFAULT = ("delays", "visits")
 """One of one step, one of several: the others are repetitions."""
-
-
-@pytest.fixture
-def small(spark: SparkSession, tmp_path: Path) -> SmallLake:
-    return SmallLake(spark, Lake.at(tmp_path / "lake"))
 
 
 @pytest.fixture(autouse=True)

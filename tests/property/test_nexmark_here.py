@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from kernel.positions import Epoch
 from projections.run.spark_hashes import hash_sql
 from projections.run.whole_rows import WholeRows
-from tests.support.lake.auction_house import EPOCHS, AuctionHouse, arrivals, planned, side_input_at
+from tests.support.lake.auction_house import (
+    EPOCHS,
+    AuctionHouse,
+    filled_house,
+    planned,
+    side_input_at,
+)
 from tests.support.oracles.nexmark import QUERIES, answer
 from tests.support.oracles.region_world import plain
 from tests.support.oracles.sql_world import canonical
@@ -21,12 +25,7 @@ _SLICES = 2
 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> AuctionHouse:
-    folder: Path = tmp_path_factory.mktemp("auctions")
-    made = AuctionHouse(folder, arrivals(7))
-    made.ingest()
-    for epoch in EPOCHS:
-        made.show_side_input(epoch)
-    return made
+    return filled_house(tmp_path_factory.mktemp("auctions"), 7)
 
 
 @pytest.mark.parametrize("name", [name for name in QUERIES if name not in SPARK_ALONE])

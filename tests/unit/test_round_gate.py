@@ -40,26 +40,27 @@ def waiting(gate: RoundGate) -> tuple[threading.Thread, list[bool]]:
     return thread, found
 
 
-def test_an_epoch_waits_until_the_newest_one_was_taken_in() -> None:
-    gate = gate_of(LONG_S)
-    assert not gate.wait(1), "its round has ended"
-    gate.committed(2)
+def assert_let_go_by_a_round(gate: RoundGate) -> None:
+    """An epoch that comes now waits for the next round, and for no longer."""
     thread, found = waiting(gate)
     with gate.round():
         assert not found
     thread.join(LONG_S)
     assert found == [True]
+
+
+def test_an_epoch_waits_until_the_newest_one_was_taken_in() -> None:
+    gate = gate_of(LONG_S)
+    assert not gate.wait(1), "its round has ended"
+    gate.committed(2)
+    assert_let_go_by_a_round(gate)
 
 
 def test_a_round_that_began_before_the_epoch_is_not_its_own() -> None:
     gate = gate_of(LONG_S)
     with gate.round():
         gate.committed(2)
-    thread, found = waiting(gate)
-    with gate.round():
-        assert not found
-    thread.join(LONG_S)
-    assert found == [True]
+    assert_let_go_by_a_round(gate)
 
 
 def test_a_round_that_fails_lets_the_epoch_go_on() -> None:

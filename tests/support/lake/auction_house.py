@@ -188,6 +188,15 @@ class AuctionHouse:
                 yield Fact(one.source, one.values, ingested_at(one.epoch), one.late)
 
 
+def filled_house(folder: Path, seed: int) -> AuctionHouse:
+    """Make a house in which all has come, the last state of its side input with it."""
+    made = AuctionHouse(folder, arrivals(seed))
+    made.ingest()
+    for epoch in EPOCHS:
+        made.show_side_input(epoch)
+    return made
+
+
 def side_input_at(epoch: int) -> dict[int, str]:
     return SIDE_INPUT[max(each for each in SIDE_INPUT if each <= epoch)]
 

@@ -11,8 +11,10 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from pyspark.sql import SparkSession
 
 from kernel.positions import Epoch
@@ -475,3 +477,9 @@ def fill(small: SmallLake, name: str, *, epochs: int = 2) -> None:
 def more(small: SmallLake, n: int) -> None:
     """Make the epoch that is `n` hundred positions further on."""
     small.epoch(some_departures(n, n * 100, 60), some_readings(n, n * 100, 20))
+
+
+@pytest.fixture
+def small(spark: SparkSession, tmp_path: Path) -> SmallLake:
+    """Return an empty small lake."""
+    return SmallLake(spark, Lake.at(tmp_path / "lake"))
