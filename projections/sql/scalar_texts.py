@@ -6,7 +6,13 @@ from collections.abc import Mapping
 
 from sqlglot import exp
 
-from projections.sql.java_patterns import fits_nothing, groups_in, pattern_of, replacement_of
+from projections.sql.java_patterns import (
+    fits_nothing,
+    groups_in,
+    pattern_of,
+    plain_pattern_of,
+    replacement_of,
+)
 from projections.sql.scalar import (
     TEXT,
     Rule,
@@ -122,24 +128,29 @@ def _searched(node: exp.Expr, types: TypeOf) -> Scalar | None:
     """Read RLIKE, REGEXP_REPLACE and REGEXP_EXTRACT by a literal that Python reads alike."""
     written = literal_text(node.expression)
     pattern = None if written is None else pattern_of(written)
-    if pattern is None or types(node.this) != TEXT:
+    if written is None or pattern is None or types(node.this) != TEXT:
         return None
-    by = quoted(pattern)
+    plain = plain_pattern_of(written)
+    by = quoted(pattern if plain is None else plain)
     if isinstance(node, exp.RegexpLike):
-        return Scalar("BOOLEAN", (node.this,), lambda given: f"spark_rlike({given[0]}, {by})")
+        function = "spark_rlike" if plain is None else "regexp_matches"
+        return Scalar("BOOLEAN", (node.this,), lambda given: f"{function}({given[0]}, {by})")
     if isinstance(node, exp.RegexpExtract):
         group = node.args.get("group")
         number = 1 if group is None else literal_number(group)
         if number is None or not 0 <= number <= groups_in(pattern):
             return None
-        words = f"{by}, {number}"
-        return Scalar(TEXT, (node.this,), lambda given: f"spark_extract({given[0]}, {words})")
+        function = "spark_extract" if plain is None else "regexp_extract"
+        return Scalar(TEXT, (node.this,), lambda given: f"{function}({given[0]}, {by}, {number})")
     given_text = literal_text(node.args.get("replacement"))
     new = None if given_text is None else replacement_of(given_text, groups_in(pattern))
     # What fits the empty text is found between the halves of a character by Java.
     if new is None or fits_nothing(pattern) or node.args.get("position") is not None:
         return None
-    words = f"{by}, {quoted(new)}"
+    if plain is not None and "\\" not in new:
+        words = f"{by}, {quoted(new)}, 'g'"
+        return Scalar(TEXT, (node.this,), lambda given: f"regexp_replace({given[0]}, {words})")
+    words = f"{quoted(pattern)}, {quoted(new)}"
     return Scalar(TEXT, (node.this,), lambda given: f"spark_replace({given[0]}, {words})")
 
 

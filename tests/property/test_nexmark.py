@@ -20,9 +20,6 @@ from tests.support.lake.auction_house import (
 from tests.support.oracles.nexmark import QUERIES, answer
 from tests.support.oracles.sql_world import canonical
 
-ON_SPARK_ALONE = {"q21"}
-"""It has REGEXP_EXTRACT of a pattern that only Spark computes."""
-SMALL = [name for name in QUERIES if name not in ON_SPARK_ALONE]
 House = Callable[[int], AuctionHouse]
 
 
@@ -41,14 +38,14 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> House:
     return of
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", QUERIES)
 def test_p6_nexmark_over_disturbed_input_equals_the_batch(name: str, house: House) -> None:
     assert keep(name, house(7)), "the query has an answer to compare"
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("seed", range(1, 7))
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", QUERIES)
 def test_p6_nexmark_over_many_disturbances(name: str, seed: int, house: House) -> None:
     keep(name, house(seed))
 

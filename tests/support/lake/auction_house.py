@@ -72,7 +72,12 @@ class Arrived:
 
 def planned(name: str) -> Plan:
     """Plan one query."""
-    script = parse_script((QUERIES / "sources.sql").read_text() + query_text(name))
+    return planned_text(query_text(name))
+
+
+def planned_text(text: str) -> Plan:
+    """Plan a query over the auction house's topics."""
+    script = parse_script((QUERIES / "sources.sql").read_text() + text)
     catalog = DeclaredCatalog(MemoryCatalog(), script.sources)
     return plan(script.projections[0], catalog)
 
