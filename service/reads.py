@@ -86,7 +86,7 @@ async def read_stream(
     page = await opened.store.read_stream(
         stream, from_version=from_version, direction=direction, limit=page_size(runtime, limit)
     )
-    headers = {"etag": f'"{page.version}"', **category_header(stream)}
+    headers = _headers(stream, page.version)
     if await _holds(opened, stream, headers["etag"], held):
         return Response(status_code=304, headers=headers)
     document = {
@@ -95,6 +95,11 @@ async def read_stream(
         "events": await event_fragments(page.events, _data(opened, upcast)),
     }
     return Response(dump(document), media_type=_JSON, headers=headers)
+
+
+def _headers(stream: str, version: int | None) -> dict[str, str]:
+    # One version has two forms, which a cache may not take for each other.
+    return {"etag": f'"{version}"', "vary": "accept", **category_header(stream)}
 
 
 async def _holds(opened: Opened, stream: str, etag: str, held: Sequence[str]) -> bool:
@@ -154,7 +159,7 @@ async def _stream_lines(
 
     start = _END if from_version is None else from_version
     lines = await _lines(opened, start, event_page if upcast else None, plain_page)
-    headers = {"etag": f'"{version}"', **category_header(stream)}
+    headers = _headers(stream, version)
     if await _holds(opened, stream, headers["etag"], held):
         return Response(status_code=304, headers=headers)
     return LinesResponse(runtime.streams, lines, headers)

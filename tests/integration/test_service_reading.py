@@ -285,6 +285,7 @@ def test_a_stream_that_has_not_moved_is_not_read_again(http: httpx.Client, accep
         again = http.get("/v1/streams/order-held", headers=headers | {"if-none-match": held})
         assert (again.status_code, again.content) == (304, b"")
         assert (again.headers["etag"], again.headers["penstock-category"]) == (tag, "order")
+        assert (first.headers["vary"], again.headers["vary"]) == ("accept", "accept")
         assert (
             http.head("/v1/streams/order-held", headers={"if-none-match": held}).status_code == 304
         )
