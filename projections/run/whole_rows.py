@@ -82,6 +82,9 @@ class WholeRows:
             connection = database.connection
             # What has parts is cast as a whole, moments in it by the connection's zone.
             connection.execute("SET TimeZone = 'UTC'")
+            # How far it is `share` tells; of its own accord it would write that among our output.
+            connection.execute("SET enable_progress_bar = true")
+            connection.execute("SET enable_progress_bar_print = false")
             register_hashes(connection)
             register_called(connection, reading.plan.tree)
             with database.within_memory(), database.computing():

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import pytest
 
+from kernel.errors import ContractViolation
 from kernel.positions import Epoch
 from projections.run.spark_hashes import hash_sql
 from projections.run.whole_rows import WholeRows
@@ -52,3 +56,27 @@ def test_p6_nexmark_in_one_batch_equals_the_oracle(name: str, house: AuctionHous
 def test_what_is_spark_alone_is_not_computed_here(house: AuctionHouse) -> None:
     made = planned_text(query_text("q21").replace("'(&|^)", "'(?i)(&|^)"))
     assert not WholeRows(house.lake, house.tables).can(made, house.reading(made).catalog)
+
+
+def test_how_far_a_query_is_can_be_seen(house: AuctionHouse) -> None:
+    made, work = planned("q2"), WholeRows(house.lake, house.tables)
+    long = "(SELECT sum(hash(a.range * b.range)) FROM range(100000) a, range(100000) b) > 0"
+    seen: list[float] = []
+
+    def stopped_on_the_way() -> None:
+        ends = time.monotonic() + 60
+        while not (seen and seen[-1]) and time.monotonic() < ends:
+            seen.append(work.share() or 0.0)
+            time.sleep(0.01)
+        work.stop()
+
+    def read_all() -> None:
+        with work.rows(house.reading(made), Epoch(LAST), long) as parts:
+            list(parts)
+
+    watcher = threading.Thread(target=stopped_on_the_way)
+    watcher.start()
+    with pytest.raises(ContractViolation, match="Interrupted"):
+        read_all()
+    watcher.join()
+    assert 0.0 < seen[-1] < 1.0
