@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import IO, Annotated, Any, BinaryIO, cast
 from urllib.parse import quote
 
 import orjson
@@ -29,6 +31,14 @@ Stream = Annotated[str, typer.Argument(help="category-id, as order-1042")]
 _NDJSON = "application/x-ndjson"
 _GIVEN = frozenset({"category", "version", "position", "schema_id", "recorded_at"})
 """What a store gives an event, and `export` writes with it: another store gives its own."""
+_AVRO_BEGINS = b"Obj\x01"
+
+
+class StreamFormat(StrEnum):
+    """What an exported stream is written as."""
+
+    NDJSON = "ndjson"
+    AVRO = "avro"
 
 
 def register(app: typer.Typer) -> None:
@@ -159,45 +169,65 @@ def archive(
 def export(
     stream: Stream,
     file: Annotated[Path | None, typer.Option(help="Where to; else standard output.")] = None,
-    workspace: WorkspaceOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Write the events that a stream shows, one a line, in a form that `import` reads.
-
-    Beside a file lies its checksum, FILE.sha256, as sha256sum writes it; `import` compares it.
-    """
-    with ServiceClient(settings.load(workspace)) as client:
-        path = _path(stream)
-        if file is None:
-            _write(client, path, sys.stdout.buffer)
-            return
-        with written_whole(file) as target:
-            count, checksum = _write(client, path, target)
-            # That of a file before this one would be of none.
-            checksum_file(file).unlink(missing_ok=True)
-        if file.is_file():
-            write_checksum(file, checksum)
-    answer = {"stream": stream, "events": count, "file": str(file), "sha256": checksum}
-    emit(answer, as_json=as_json, text=f"{stream}: {count} events in {file}")
-
-
-def import_(
-    file: Annotated[Path, typer.Argument(help="NDJSON; - is standard input")],
-    stream: Annotated[
-        str | None, typer.Option(help="Into this stream, whatever the lines say.")
+    format_: Annotated[
+        StreamFormat | None,
+        typer.Option("--format", help="Lines of JSON or Avro (default: Avro for FILE.avro)."),
     ] = None,
     workspace: WorkspaceOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Append events from lines as `export` writes them, keeping their ids. Repeating is safe.
+    """Write the events that a stream shows in a form that `import` reads.
 
-    A file beside which lies its checksum, FILE.sha256, is refused when it is another one since.
+    It is one event a line, as JSON, or an Avro object container with a record for each. Beside a
+    file lies its checksum, FILE.sha256, as sha256sum writes it; `import` compares it.
+    """
+    by_suffix = StreamFormat.AVRO if file and file.suffix == ".avro" else StreamFormat.NDJSON
+    chosen = format_ or by_suffix
+    if file is None and chosen is StreamFormat.AVRO and sys.stdout.isatty():
+        raise InvalidRequest(
+            "a terminal shows no Avro",
+            remedy=f"Name a file: penstock stream export {stream} --file {stream}.avro",
+        )
+    with ServiceClient(settings.load(workspace)) as client:
+        if file is None:
+            _write(client, stream, chosen, sys.stdout.buffer)
+            return
+        with written_whole(file) as target:
+            count, checksum = _write(client, stream, chosen, target)
+            # That of a file before this one would be of none.
+            checksum_file(file).unlink(missing_ok=True)
+        if file.is_file():
+            write_checksum(file, checksum)
+    answer = {
+        "stream": stream,
+        "events": count,
+        "file": str(file),
+        "format": chosen.value,
+        "sha256": checksum,
+    }
+    emit(answer, as_json=as_json, text=f"{stream}: {count} events in {file}")
+
+
+def import_(
+    file: Annotated[Path, typer.Argument(help="NDJSON or Avro; - is standard input")],
+    stream: Annotated[
+        str | None, typer.Option(help="Into this stream, whatever the events say.")
+    ] = None,
+    workspace: WorkspaceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Append events as `export` writes them, keeping their ids. Repeating is safe.
+
+    Whether they are lines or Avro is seen from the first bytes; a line that is refused is the
+    record of that number. A file beside which lies its checksum, FILE.sha256, is refused when it
+    is another one since.
     """
     if str(file) != "-":
         refuse_damaged(file)
-    source = sys.stdin.buffer if str(file) == "-" else file.open("rb")
+    opened = sys.stdin.buffer if str(file) == "-" else file.open("rb")
+    source = io.BufferedReader(cast("io.RawIOBase", opened))
     with source, ServiceClient(settings.load(workspace)) as client:
-        answer = client.send_lines("/v1/import", _lines(source, str(file), stream))
+        answer = client.send_lines("/v1/import", _sent(source, str(file), stream))
     emit(
         answer,
         as_json=as_json,
@@ -206,20 +236,51 @@ def import_(
     )
 
 
-def _write(client: ServiceClient, path: str, target: BinaryIO) -> tuple[int, str]:
-    """Write the lines; return how many, and their SHA-256."""
-    count, digest = 0, hashlib.sha256()
-    with client.lines(path, accept=_NDJSON) as lines:
-        for line in lines:
-            written = line.encode() + b"\n"
-            target.write(written)
-            digest.update(written)
-            count += 1
+class _Digested(io.RawIOBase):
+    """Hands on what is written, and knows its SHA-256."""
+
+    def __init__(self, target: BinaryIO) -> None:
+        self._target = target
+        self.digest = hashlib.sha256()
+
+    def write(self, part: Any) -> int:
+        """Hand on bytes."""
+        self.digest.update(part)
+        return self._target.write(part)
+
+
+def _write(
+    client: ServiceClient, stream: str, chosen: StreamFormat, target: BinaryIO
+) -> tuple[int, str]:
+    """Write the events; return how many, and the SHA-256 of what was written."""
+    digested = _Digested(target)
+    with client.lines(_path(stream), accept=_NDJSON) as lines:
+        if chosen is StreamFormat.AVRO:
+            # It loads what reads Avro, which lines do without.
+            from eventstore.recovery.event_containers import write_events
+
+            events = (json_text.parse(line.encode()) for line in lines)
+            count = write_events(cast("IO[bytes]", digested), stream, events)
+        else:
+            count = 0
+            for line in lines:
+                digested.write(line.encode() + b"\n")
+                count += 1
     target.flush()
-    return count, digest.hexdigest()
+    return count, digested.digest.hexdigest()
 
 
-def _lines(source: BinaryIO, name: str, stream: str | None) -> Iterator[bytes]:
+def _sent(source: io.BufferedReader[Any], name: str, stream: str | None) -> Iterator[bytes]:
+    """Yield the lines that the service gets of a file, whichever of the two it is."""
+    begins = source.peek(len(_AVRO_BEGINS))[: len(_AVRO_BEGINS)]
+    if not begins or not _AVRO_BEGINS.startswith(begins):
+        return _lines(source, name, stream)
+    from eventstore.recovery.event_containers import read_events
+
+    return _redirected(read_events(source, name), stream)
+
+
+def _lines(source: Iterable[bytes], name: str, stream: str | None) -> Iterator[bytes]:
     for number, line in enumerate(source, start=1):
         if not line.strip():
             yield b"\n"  # It counts, so that the service names lines by the file's numbers.
@@ -237,7 +298,14 @@ def _lines(source: BinaryIO, name: str, stream: str | None) -> Iterator[bytes]:
                 remedy="Write one event a line, as penstock stream export does.",
             )
         event = {key: value for key, value in document.items() if key not in _GIVEN}
-        yield json_text.dump(event | ({"stream": stream} if stream else {})) + b"\n"
+        yield from _redirected([event], stream)
+
+
+def _redirected(events: Iterable[dict[str, Any]], stream: str | None) -> Iterator[bytes]:
+    """Yield lines of events, which go into `stream` if one is named."""
+    into = {"stream": stream} if stream else {}
+    for event in events:
+        yield json_text.dump(event | into) + b"\n"
 
 
 def _path(stream: str) -> str:
