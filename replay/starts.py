@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 import pyarrow.compute as pc
 
 from kernel.errors import InvalidRequest, NotFound
 from kernel.positions import Epoch
+from pipeline.commit.manifest import Manifest
 from pipeline.commit.manifest_rows import COMMITTED
 from replay.subject import Site
 
@@ -54,10 +55,9 @@ BEGINNING = Start()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
-    """An epoch that the manifest knows: when it was committed, and the last position it has."""
+    """An epoch that the manifest knows, and the last position it has."""
 
     epoch: Epoch
-    at: datetime
     head: int
 
 
@@ -66,24 +66,20 @@ def epoch_of(site: Site, start: Start) -> Epoch:
 
     Raises `NotFound` where that lies beyond what was ingested, or before all that is known of it.
     """
+    if start.at is not None:
+        return Manifest(site.lake, site.tables).committed_by(start.at)
     known = _known(site)
     if not known:
         raise NotFound("nothing was ingested yet", remedy="penstock wait --caught-up")
     if start.epoch is not None:
         return _epoch(known, start.epoch)
-    if start.at is not None:
-        at = start.at
-        _refuse_future(known, at)
-        found = [each.epoch for each in known if each.at <= at]
-        has = f"was committed at {known[0].at.isoformat()}"
-    else:
-        position = start.position or 0
-        _refuse_beyond(known, position)
-        found = [each.epoch for each in known if each.head <= position]
-        has = f"has the events up to position {known[0].head}"
+    position = start.position or 0
+    _refuse_beyond(known, position)
+    found = [each.epoch for each in known if each.head <= position]
     if not found:
         raise NotFound(
-            f"{start.told} is before the first epoch that is known, {known[0].epoch}, which {has}",
+            f"{start.told} is before the first epoch that is known, {known[0].epoch}, which has "
+            f"the events up to position {known[0].head}",
             remedy=_OTHERWISE,
         )
     return max(found)
@@ -113,26 +109,14 @@ def _refuse_beyond(known: list[_Known], position: int) -> None:
         )
 
 
-def _refuse_future(known: list[_Known], at: datetime) -> None:
-    """Refuse a time to come: the rows that it names would be others later."""
-    now = datetime.now(UTC)
-    if at > now:
-        raise NotFound(
-            f"{at.isoformat()} is to come: it is {now.isoformat(timespec='seconds')}, and the "
-            f"newest epoch, {known[-1].epoch}, was committed at {known[-1].at.isoformat()}",
-            remedy=_OTHERWISE,
-        )
-
-
 def _known(site: Site) -> list[_Known]:
     """Return the epochs that the manifest knows, the oldest first."""
     rows = site.tables.read(
-        site.lake.epochs, where=pc.field("kind") == COMMITTED, columns=["epoch", "heads", "at"]
+        site.lake.epochs, where=pc.field("kind") == COMMITTED, columns=["epoch", "heads"]
     )
     found = [
         _Known(
             epoch=Epoch(row["epoch"]),
-            at=row["at"],
             # A store that was rebuilt goes on with the positions of the one before.
             head=max(json.loads(row["heads"]).values(), default=0),
         )

@@ -5,7 +5,7 @@ body -> CommandRequest -> CommandHandler.handle -> recorded events
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
@@ -31,6 +31,8 @@ _JSON = "application/json"
 _MOST = 2**62
 """Greater than any version, and small enough for PostgreSQL."""
 _EXPLAINED = 50
+_CLOCKS = timedelta(minutes=1)
+"""So far the clocks of a caller and of the service may be apart: who asks for now gets now."""
 _Version = Annotated[int | None, Query(ge=0, le=_MOST, description="After this event")]
 _At = Annotated[str | None, Query(description="As of this recorded time, ISO 8601 with an offset")]
 _BODY = json_body({"type": "object"}, required=False)
@@ -165,10 +167,22 @@ async def explain_entity(
 
 
 def _moment(version: int | None, at: str | None) -> datetime | None:
-    """Return the time that was asked for. Raises `InvalidRequest` beside a version."""
+    """Return the time that was asked for.
+
+    Raises `InvalidRequest` beside a version, and for a time to come: what is recorded by then may
+    make another state of it.
+    """
     if version is not None and at is not None:
         raise InvalidRequest("version and at were both given", remedy="Send one of them.")
-    return None if at is None else moment_of(at, "at")
+    if at is None:
+        return None
+    moment, now = moment_of(at, "at"), datetime.now(UTC)
+    if moment > now + _CLOCKS:
+        raise InvalidRequest(
+            f"at: {at} is to come: it is {now.isoformat(timespec='seconds')}",
+            remedy="Send a time that has passed; for the state as it is now, none.",
+        )
+    return moment
 
 
 def _absent(category: str, id_: str, at: str | None) -> NotFound:

@@ -10,13 +10,15 @@ An epoch is committed once, and never reused.
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
+from datetime import UTC, datetime
 from functools import reduce
 from operator import or_
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from kernel.errors import Conflict, LeaseLost, NotFound
-from kernel.positions import CLOSED, Epoch, Offsets
+from kernel.positions import CLOSED, LARGEST, Epoch, Offsets
 from lake.guarded_commits import mark_of
 from lake.layout import Lake
 from lake.log_lengths import SHORT
@@ -214,10 +216,47 @@ class Manifest:
         known = self.memory.get(epoch)
         if known is not None:
             return known
-        rows = self._rows((pc.field("epoch") == epoch) & (pc.field("kind") == COMMITTED), epoch)
+        this = (pc.field("epoch") == min(epoch, LARGEST)) & (pc.field("kind") == COMMITTED)
+        rows = self._rows(this, min(epoch, LARGEST))
         if not rows:
-            raise NotFound(f"epoch {epoch} is not committed", remedy="penstock epoch list")
+            last = self.last()
+            newest = 0 if last is None else last.epoch
+            why = f"is not committed: the newest is {newest}"
+            if 0 < epoch <= newest:
+                why = "is not known any more: how long epochs are is lake.retention_days"
+            raise NotFound(f"epoch {epoch} {why}", remedy="penstock epoch list")
         return self._remembered(rows)[0]
+
+    def committed_by(self, at: datetime) -> Epoch:
+        """Return the newest epoch that was committed by a time.
+
+        Raises `NotFound` for a time to come, which would name another epoch later, and for one
+        before all epochs that are known.
+        """
+        rows = self._tables.read(
+            self._lake.epochs, where=pc.field("kind") == COMMITTED, columns=["epoch", "at"]
+        )
+        if rows is None or rows.num_rows == 0:
+            raise NotFound("no epoch was committed yet", remedy="penstock wait --caught-up")
+        known, now = rows.sort_by("epoch"), datetime.now(UTC)
+        first, last = known.take([0, rows.num_rows - 1]).to_pylist()
+        remedy = "Give a time that an epoch was committed by, or leave it out: penstock epoch list"
+        # The clock of the pipeline's machine may be ahead of this one.
+        if at > max(now, last["at"]):
+            raise NotFound(
+                f"{at.isoformat()} is to come: it is {now.isoformat(timespec='seconds')}, and the "
+                f"newest epoch, {last['epoch']}, was committed at {last['at'].isoformat()}",
+                remedy=remedy,
+            )
+        by_then = pc.less_equal(rows["at"], pa.scalar(at, rows["at"].type))
+        found = pc.max(rows["epoch"].filter(by_then)).as_py()
+        if found is None:
+            raise NotFound(
+                f"{at.isoformat()} is before the first epoch that is known, {first['epoch']}, "
+                f"which was committed at {first['at'].isoformat()}",
+                remedy=remedy,
+            )
+        return Epoch(found)
 
     def between(self, after: Epoch, up_to: Epoch) -> list[Committed]:
         """Return the committed epochs in (after, up_to], ascending."""

@@ -89,15 +89,17 @@ def versions_at(
     """Choose the epoch; return it, each table's version, and those of the tails over tables."""
     pinned = [name for name in names if not name.startswith(UNVERSIONED)]
     if not pinned:
+        manifest = Manifest(lake, Tables())
         if epoch is not None:
-            Manifest(lake, Tables()).at(epoch)  # Raises `NotFound` for one that is not committed.
+            manifest.at(epoch)  # Raises `NotFound` for one that is not committed.
+        if at is not None:
+            manifest.committed_by(at)  # As for a time that has none.
         return None, dict.fromkeys(names), {}
     versions = EpochVersions(lake, Tables())
     if epoch is None:
         newest = versions.newest(at=at)
         if newest is None:
-            moment = f" by {at.isoformat()}" if at is not None else " yet"
-            raise NotFound(f"no epoch was committed{moment}", remedy="penstock epoch list")
+            raise NotFound("no epoch was committed yet", remedy="penstock wait --caught-up")
         epoch = versions.common(pinned, up_to=newest)
     found = {name: _standing(lake, name, v, epoch) for name, v in versions.at(names, epoch).items()}
     present = versions.present(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -129,7 +130,14 @@ def _known(
     without: Collection[str],
 ) -> TakenSavepoint:
     tables = tuple(table.name for table in book.tables_of(known))
-    asked = epoch if at is None else EpochVersions(lake, Tables()).newest(at=at)
+    asked = epoch
+    if at is not None:
+        places = EpochVersions(lake, Tables())
+        newest = places.newest(at=at)
+        assert newest is not None, "a time has an epoch, or is refused"
+        # As when it was taken: a table that is behind draws the epoch back.
+        with suppress(NotFound):
+            asked = places.common([n for n in tables if not n.startswith(FOLDER)], up_to=newest)
     if ((epoch is None and at is None) or asked == known.epoch) and not {*without} & {*tables}:
         return TakenSavepoint(savepoint=known, tables=tables, made=False)
     raise _taken(known)
@@ -155,13 +163,20 @@ def _tables_at(
     lake: Lake, epoch: Epoch | None, at: datetime | None, without: Collection[str]
 ) -> tuple[Epoch, list[KeptTable]]:
     """Choose the epoch and describe every table at it, tails and generations included."""
-    names = [name for name in _names(lake, epoch) if name not in without]
-    unknown = sorted({*without} - {*_names(lake, epoch)})
+    places = EpochVersions(lake, Tables())
+    newest = places.newest(at=at) if epoch is None else epoch
+    names = [] if newest is None else _names(lake, newest)
+    unknown = sorted({*without} - {*names})
     if unknown:
         raise NotFound(f"no table {unknown[0]} could be kept", remedy="penstock table list")
-    chosen, versions, tails = versions_at(lake, names, epoch, at)
-    if chosen is None:
+    if newest is None or not names:
         raise NotFound("the lake has no tables yet", remedy="penstock wait --caught-up")
+    with _told_how_to_leave_out():
+        kept = [name for name in names if name not in without]
+        chosen = epoch or places.common(kept, up_to=newest)
+        # What ingest made since has no rows as of that epoch.
+        kept = [name for name in _names(lake, chosen) if name not in without]
+        _, versions, tails = versions_at(lake, kept, chosen, None)
     tables, published = [], DeployedCatalog(lake, Tables()).published()
     manifest = Manifest(lake, Tables())
     for name, version in (versions | tails).items():
@@ -172,6 +187,23 @@ def _tables_at(
         except DeltaError as error:
             raise not_kept(name, version) from error
     return chosen, tables
+
+
+@contextmanager
+def _told_how_to_leave_out() -> Iterator[None]:
+    """Tell of tables that lack the epoch how a savepoint does without them."""
+    try:
+        yield
+    except NotFound as error:
+        first = error.fields.get("table")
+        lacking = error.fields.get("tables", [] if first is None else [first])
+        assert isinstance(lacking, list), "names of tables"
+        if not lacking:
+            raise
+        options = " ".join(f"--without {name}" for name in lacking)
+        raise NotFound(
+            error.message, remedy=f"{error.remedy} To do without: {options}", **error.fields
+        ) from error
 
 
 def _noted(
@@ -190,13 +222,11 @@ def _noted(
     return found.to_json() if found is not None and found.version == version else None
 
 
-def _names(lake: Lake, epoch: Epoch | None) -> list[str]:
-    """Name the tables of an epoch, or of the newest: of ingest, and those derived from them."""
+def _names(lake: Lake, epoch: Epoch) -> list[str]:
+    """Name the tables of an epoch: of ingest, and those derived from them."""
     tables = Tables()
     manifest = Manifest(lake, tables)
-    done = manifest.last() if epoch is None else manifest.at(epoch)
-    if done is None:
-        return []
+    done = manifest.at(epoch)
     entries = DeployedCatalog(lake, tables).entries()
     there = (e for e in entries if e.kind == PROJECTION and e.status != DROPPED)
     deployed = {f"projection/{each.name}" for each in there}

@@ -22,7 +22,7 @@ from kernel.positions import DeltaVersion, Epoch
 from lake.layout import SINGLE, Lake
 from lake.tables import Tables
 from pipeline.commit.manifest import Manifest
-from pipeline.commit.manifest_rows import COMMITTED, PROJECTION, Committed, noted_at
+from pipeline.commit.manifest_rows import PROJECTION, Committed, noted_at
 from pipeline.ddl.held_tables import Hold, held_by_name, hold_line, release_command
 from pipeline.position.progress import Progress
 from projections.run.catalog import DeployedCatalog
@@ -33,6 +33,7 @@ UNVERSIONED = (
 )
 """Tables (and beginnings of names) that are read as they are now, whatever the epoch."""
 
+_MOST_TOLD = 5
 _GENERATION = re.compile(r"(?P<name>projection/.+)/g(?P<number>\d+)")
 
 
@@ -51,21 +52,20 @@ class EpochVersions:
 
         Raises `NotFound` naming the table that is behind.
         """
-        epochs: set[int] | None = None
         held = self._held_at(up_to)
         for name in names:
             if name in held:
                 # Its rows since then wait in the log.
                 up_to = Epoch(min(up_to, held[name].from_epoch - 1))
-        for name in names:
-            if not self._is_derived(name):
-                continue
-            own = {epoch for epoch in self._derived.get(name, {}) if epoch <= up_to}
-            if not own:
-                raise self._behind(name, up_to)
-            epochs = own if epochs is None else epochs & own
-        if epochs is None:
+        own = {
+            name: {epoch for epoch in self._derived.get(name, {}) if epoch <= up_to}
+            for name in names
+            if self._is_derived(name)
+        }
+        _refuse([self._behind(name, up_to) for name, epochs in own.items() if not epochs])
+        if not own:
             return up_to
+        epochs = set.intersection(*own.values())
         if not epochs:
             raise NotFound(
                 f"{', '.join(sorted(names))} have no epoch in common up to {up_to}",
@@ -76,25 +76,29 @@ class EpochVersions:
     def at(self, names: Sequence[str], epoch: Epoch) -> dict[str, DeltaVersion | None]:
         """Return each table's version at an epoch; None for those that are read as they are now.
 
-        Raises `NotFound` naming the table that does not have the epoch.
+        Raises `NotFound` naming the tables that do not have the epoch.
         """
         committed = self._manifest.at(epoch)
         held = _held(committed)
         found: dict[str, DeltaVersion | None] = {}
+        lacking: list[NotFound] = []
         for name in names:
             if name.startswith(UNVERSIONED):
                 found[name] = None
             elif self._is_derived(name):
                 version = self._derived.get(name, {}).get(epoch)
                 if version is None:
-                    raise self._behind(name, epoch)
-                found[name] = DeltaVersion(version)
+                    lacking.append(self._behind(name, epoch))
+                else:
+                    found[name] = DeltaVersion(version)
             elif name in held:
-                raise self._stands_still(name, held[name])
+                lacking.append(self._stands_still(name, held[name]))
             elif name in committed.tables:
                 found[name] = DeltaVersion(committed.tables[name].version)
             else:
-                raise NotFound(f"{name} has no rows at epoch {epoch}", remedy="penstock epoch list")
+                told = f"{name} has no rows at epoch {epoch}"
+                lacking.append(NotFound(told, remedy="penstock epoch list", table=name))
+        _refuse(lacking)
         return found
 
     def generation(self, name: str, epoch: Epoch) -> int:
@@ -107,14 +111,14 @@ class EpochVersions:
         return {name: DeltaVersion(tables[name].version) for name in names if name in tables}
 
     def newest(self, *, at: datetime | None = None) -> Epoch | None:
-        """Return the newest committed epoch, or the newest one that was committed by `at`."""
-        if at is None:
-            last = self._manifest.last()
-            return last.epoch if last is not None else None
-        rows = self._read(["epoch", "at"], pc.field("kind") == COMMITTED)
-        known = rows.filter(pc.less_equal(rows["at"], pa.scalar(at, rows["at"].type)))
-        newest = pc.max(known["epoch"]).as_py()
-        return Epoch(newest) if newest is not None else None
+        """Return the newest committed epoch, or the newest one that was committed by `at`.
+
+        Raises `NotFound` for a time to come, and for one before all epochs that are known.
+        """
+        if at is not None:
+            return self._manifest.committed_by(at)
+        last = self._manifest.last()
+        return last.epoch if last is not None else None
 
     def _held_at(self, epoch: Epoch) -> dict[str, Hold]:
         return _held(self._manifest.at(epoch)) if epoch > 0 else {}
@@ -132,19 +136,19 @@ class EpochVersions:
         epochs = sorted(self._derived.get(name, {}))
         lower = [e for e in epochs if e < epoch]
         upper = [e for e in epochs if e > epoch]
+        remedy = "Take an epoch that it has, or leave --epoch out; to wait: "
+        remedy += "penstock wait --caught-up"
         if not epochs:
             reason = f"{name} has not taken in any epoch yet"
         elif not upper:
             reason = f"{name} is behind: it has taken in epoch {epochs[-1]}, not {epoch}"
+        elif not lower:
+            reason = f"{name} has nothing as of epoch {epoch}: the first that it has is {upper[0]}"
+            remedy = "Take that one or a later one, or leave the table out."
         else:
-            near = " and ".join(str(e) for e in (*lower[-1:], upper[0]))
+            near = f"{lower[-1]} and {upper[0]}"
             reason = f"{name} took in epoch {epoch} together with others; it has {near}"
-        return NotFound(
-            reason,
-            remedy="Take an epoch that it has, or leave --epoch out; to wait: "
-            "penstock wait --caught-up",
-            table=name,
-        )
+        return NotFound(reason, remedy=remedy, table=name)
 
     def _read_derived(self) -> dict[str, dict[int, int]]:
         catalog = DeployedCatalog(self._lake, self._tables)
@@ -177,12 +181,28 @@ class EpochVersions:
         return name.startswith(("typed/", "history/", "projection/"))
 
 
+def _refuse(lacking: Sequence[NotFound]) -> None:
+    """Raise one error for all tables that lack an epoch: none is found only behind another."""
+    if len(lacking) == 1:
+        raise lacking[0]
+    if lacking:
+        told = "; ".join(each.message for each in lacking[:_MOST_TOLD])
+        more = f"; and {len(lacking) - _MOST_TOLD} more" if len(lacking) > _MOST_TOLD else ""
+        raise NotFound(
+            told + more,
+            remedy=lacking[0].remedy,
+            table=lacking[0].fields["table"],
+            tables=[each.fields["table"] for each in lacking],
+        )
+
+
 def not_kept(name: str, version: DeltaVersion | None) -> NotFound:
     """Return the error for a version of a table whose files or log are gone."""
     return NotFound(
         f"version {version} of {name} is not kept any more",
         remedy="Take a later epoch: penstock epoch list. How long versions are kept is"
         " lake.retention_days, of large tables lake.current_retention_bytes.",
+        table=name,
     )
 
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -250,6 +250,7 @@ def test_state_at_each_version_and_time(http: httpx.Client) -> None:
         ({"at": before.isoformat()}, 404),
         ({"at": "yesterday"}, 422),
         ({"at": "2013-01-01T00:00:00"}, 422),
+        ({"at": (datetime.now(UTC) + timedelta(hours=1)).isoformat()}, 422),
         ({"at": before.isoformat(), "version": 1}, 422),
     ):
         answer = http.get("/v1/entities/account/1", params=query)

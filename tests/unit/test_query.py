@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -17,6 +18,7 @@ from lake.table_columns import QUARANTINE, UTC_MICROS
 from lake.tables import TableAt
 from lake.writer import OP, UPSERT, Guard
 from pipeline.commit.manifest_rows import Projected, projected_row, rows_of
+from pipeline.commit.retention import forget_epochs
 from projections.serve.lake_tables import commits, list_tables, table_name, table_names
 from projections.serve.query import ask
 from replay.generations import live_app
@@ -103,8 +105,34 @@ def test_a_pinned_epoch_is_that_or_a_refusal_that_names_the_table(made: HandMade
     with pytest.raises(NotFound, match="report is behind: it has taken in epoch 3, not 4") as error:
         ask(made.lake, sql, epoch=Epoch(4))
     assert error.value.fields["table"] == "projection/report"
-    with pytest.raises(NotFound, match="epoch 9 is not committed"):
-        ask(made.lake, sql, epoch=Epoch(9))
+    for epoch in (-1, 0, 9, 10**30):
+        with pytest.raises(NotFound, match=f"epoch {epoch} is not committed: the newest is 4"):
+            ask(made.lake, sql, epoch=Epoch(epoch))
+
+
+def test_an_epoch_that_the_manifest_forgot_is_told_so(made: HandMade) -> None:
+    later = datetime.now(UTC) + timedelta(days=9)
+    assert forget_epochs(made.lake, retention=timedelta(0), now=later)
+    with pytest.raises(NotFound, match=r"epoch 1 is not known any more: .* is lake.retention_days"):
+        ask(made.lake, "SELECT 1 FROM report", epoch=Epoch(1))
+
+
+def test_all_tables_without_an_epoch_are_told_at_once(made: HandMade) -> None:
+    for name in ("later", "latest"):
+        made.deploy(name)
+    made.epoch()
+    made.run("later", words((1, "x")), 4)
+    made.run("latest", words((1, "x")), 4)
+    told = (
+        "projection/later has nothing as of epoch 2: the first that it has is 4; "
+        "projection/latest has nothing as of epoch 2: the first that it has is 4"
+    )
+    asked: list[dict[str, Any]] = [{"epoch": Epoch(2)}, {"at": made.manifest.at(Epoch(2)).at}]
+    for at in asked:
+        with pytest.raises(NotFound) as refused:
+            ask(made.lake, "SELECT 1 FROM later, latest, report", **at)
+        assert refused.value.message == told
+        assert "leave the table out" in refused.value.remedy
 
 
 def test_tables_without_a_common_epoch_are_refused(made: HandMade) -> None:
@@ -128,8 +156,12 @@ def test_a_time_means_what_was_committed_by_then(made: HandMade) -> None:
     at = made.manifest.at(Epoch(2)).at
     assert ask(made.lake, "SELECT 1 FROM report", at=at).epoch == 2
     assert ask(made.lake, "SELECT 1 FROM slow", at=at).epoch == 1
-    with pytest.raises(NotFound, match="no epoch was committed by"):
-        ask(made.lake, "SELECT 1 FROM report", at=at - timedelta(days=1))
+    first = r"is before the first epoch that is known, 1, which was committed at "
+    for sql in ("SELECT 1 FROM report", "SELECT 1 FROM epochs"):
+        with pytest.raises(NotFound, match=first):
+            ask(made.lake, sql, at=at - timedelta(days=1))
+        with pytest.raises(NotFound, match=r"is to come: it is .* newest epoch, 3, was committed"):
+            ask(made.lake, sql, at=datetime.now(UTC) + timedelta(hours=1))
     with pytest.raises(InvalidRequest, match="exclude each other"):
         ask(made.lake, "SELECT 1 FROM report", at=at, epoch=Epoch(1))
 

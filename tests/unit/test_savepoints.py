@@ -182,6 +182,52 @@ def test_all_tables_are_of_the_greatest_epoch_that_all_have(made: HandMade) -> N
     assert found(made, savepoint="first") == [1, 1, 1, 1]
 
 
+def test_tables_that_came_since_are_not_in_a_savepoint_of_before(made: HandMade) -> None:
+    """Whether a table that is behind draws the epoch back, or a time does."""
+    later = "current/shop.public.later"
+    made.epoch(logs={LOG: words((3, "w3")), later: words((3, "w3"))})
+    before = made.manifest.at(Epoch(2)).at
+    for name, at in (("behind", None), ("then", before)):
+        taken = create(made.lake, name, at=at)
+        assert (taken.savepoint.epoch, {*taken.tables}) == (2, {*TABLES})
+
+
+def test_a_savepoint_of_a_time_is_asked_for_again_though_a_table_was_behind(made: HandMade) -> None:
+    epoch = go_on(made, report=False)
+    at = made.manifest.at(epoch).at
+    assert create(made.lake, "then", at=at).savepoint.epoch == 2
+    assert not create(made.lake, "then", at=at).made
+    with pytest.raises(Conflict, match="there is a savepoint then already, of epoch 2"):
+        create(made.lake, "then", at=made.manifest.at(Epoch(1)).at)
+
+
+def test_a_savepoint_is_of_no_time_to_come_and_of_none_before_the_log(made: HandMade) -> None:
+    for name in ("new", "known"):
+        with pytest.raises(NotFound, match=r"is to come: it is .* newest epoch, 2, was committed"):
+            create(made.lake, name, at=datetime.now(UTC) + timedelta(hours=1))
+        with pytest.raises(NotFound, match="is before the first epoch that is known, 1, which"):
+            create(made.lake, name, at=datetime(2013, 1, 1, tzinfo=UTC))
+        if name == "new":
+            create(made.lake, "known")
+
+
+def test_all_tables_that_keep_a_savepoint_from_an_epoch_are_told_with_the_way(
+    made: HandMade,
+) -> None:
+    for name in ("late", "later"):
+        made.deploy(name)
+    epoch = go_on(made)
+    for name in ("late", "later"):
+        made.run(name, words((1, "x"), epoch=epoch), epoch)
+    options = ["projection/late", "projection/later"]
+    late = r"projection/late has nothing as of epoch 2.*/later"
+    with pytest.raises(NotFound, match=late) as told:
+        create(made.lake, "before", epoch=Epoch(2))
+    without = " ".join(f"--without {name}" for name in options)
+    assert told.value.remedy.endswith(f"To do without: {without}")
+    assert create(made.lake, "before", epoch=Epoch(2), without=options).made
+
+
 def test_a_projection_that_was_dropped_draws_no_savepoint_back(made: HandMade) -> None:
     made.deployed.set_status("report", DROPPED)
     go_on(made, report=False)
