@@ -53,9 +53,9 @@ def is_made_here(table: DeltaTable, behind: int, folders: Sequence[str] = ()) ->
         and asked.min_writer_version in (1, 2, 7)
         and {*(asked.writer_features or ())} <= _FEATURES
         and not any(settings.get(name) == "true" for name in _ASKS_MORE)
-        # Those on both sides of a checkpoint are deltalake's: it writes them behind one of these.
+        # deltalake writes a checkpoint behind the last of each so many versions.
         and interval > 2
-        and (behind + 2) % interval > 1
+        and (behind + 2) % interval != 0
         and all(map(_PLAIN_PATH.fullmatch, filter(None, folders)))
     )
 

@@ -6,7 +6,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
+from kernel.errors import Unavailable
 from kernel.positions import Offsets, covers
 from pipeline.commit.manifest_rows import Bound
 from pipeline.lanes.lane_book import LaneBook
@@ -16,7 +18,8 @@ from pipeline.read.kafka_topics import KafkaTopics
 
 log = logging.getLogger("penstock.pipeline")
 
-
+PLANNED_S = 1.0
+"""So long epochs may go on behind what was planned: new topics are in the next plan alone."""
 LATELY_S = 60.0
 """A lane that had records in this time may have the next one at any moment."""
 
@@ -112,6 +115,13 @@ class Reach:
     def further(self, end: Offsets) -> bool:
         """Say whether anything is unread up to `end`."""
         return not covers(self.taken, end)
+
+    @staticmethod
+    def newest(topics: KafkaTopics, end: Offsets) -> Offsets:
+        """Return where the topics of a batch end by now; where nobody says so, where it ends."""
+        with suppress(Unavailable):
+            return topics.readable_ends({t: [int(p) for p in at] for t, at in end.items()})
+        return end
 
     def unread(self, topics: KafkaTopics) -> int:
         """Return how many records of known partitions nobody has taken yet; asks the broker.

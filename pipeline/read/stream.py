@@ -12,7 +12,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -58,7 +58,7 @@ from pipeline.read.lane_process import LaneProcess
 from pipeline.read.lane_records import LaneRecords
 from pipeline.read.pace import Pace
 from pipeline.read.planners import BrokerPlanner, Planner, SparkPlanner
-from pipeline.read.reach import Reach
+from pipeline.read.reach import PLANNED_S, Reach
 from pipeline.read.read_topics import ReadTopics
 from pipeline.read.turns import Stopped, Turn
 
@@ -127,7 +127,7 @@ class IngestRun:
         self._loop, self._before_epoch = loop, before_epoch
         self._after_epoch, self._after_rest = after_epoch, after_rest
         self._run_id = uuid.uuid4().hex
-        self._after_round = None if apart else after_round
+        self._after_round = (None if apart else after_round) or (lambda _: False)
         self._turn = turn or Turn()
         self._pace = Pace(max_records, self._turn, beside=apart)
         # What executors decode of one lane is in a pool of its own: it shares cores, and no queue.
@@ -296,26 +296,26 @@ class IngestRun:
         return Signs(waits=waits, progress=self._planner.progress)
 
     def _at_work(self, batch_id: int, end: Offsets) -> None:
-        """Make epochs of what was planned, but for lanes that are apart."""
-        here = self.reach.plan(end)
-        more = len(here) < len(end)
+        """Make epochs of what was planned, but for lanes that are apart, and of what comes then.
+
+        Where epochs wait for rounds, more has come by then, and Spark need not plan each of them.
+        """
+        here, until = self.reach.plan(end), time.monotonic() + PLANNED_S
+        more, paced = len(here) < len(end), False
         while self.reach.further(here):
             self._go_on()
-            if self._after_round and self._after_round(records_between(self.reach.taken, here)):
-                more = True
+            if self._after_round(records_between(self.reach.taken, here)):
+                more = paced = True
             # More has come while parts were made; and of a batch a lane apart has most of the room.
-            now = self._newest(here) if more else here
+            now = self.reach.newest(self._topics, here) if more else here
             ahead = self._ahead
             early = self._decoded_early(ahead, batch_id, now) if ahead else None
             with self._loop.working("the begin of a batch"):
                 self._part(batch_id, now, early)
             here, more = self.reach.here(end), True
-
-    def _newest(self, end: Offsets) -> Offsets:
-        """Return where the topics of a batch end by now; where nobody says so, where it ends."""
-        with suppress(Unavailable):
-            return self._topics.readable_ends({t: [int(p) for p in at] for t, at in end.items()})
-        return end
+            if paced and not self.reach.further(here) and time.monotonic() < until:
+                self._after_round(0)
+                here, more = self.reach.newest(self._topics, here), False
 
     def _go_on(self) -> None:
         """Raise `Stopped` where the run is to end: what is left of a batch is not through then."""

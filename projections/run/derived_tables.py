@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Protocol
 
 from kernel import failpoints
 from kernel.errors import Retry, retry_directive
@@ -47,6 +48,14 @@ class Brought:
     held: Mapping[str, Hold] = field(default_factory=dict)
 
 
+class TakesNotes(Protocol):
+    """Notes in the manifest how far tables have come, at once or with what follows."""
+
+    def __call__(self, done: Projected, *, again: bool) -> None:
+        """See `Manifest.project_all`."""
+        ...
+
+
 class DerivedTables:
     """Typed tables for all of the log, history tables for those that are asked for."""
 
@@ -57,7 +66,11 @@ class DerivedTables:
         manifest: Manifest,
         typed: TypedTables,
         history: HistoryTables,
+        *,
+        note: TakesNotes | None = None,
     ) -> None:
+        """`note` takes how far they have come; without it the manifest has it at once."""
+        self._note = note or manifest.project
         self._lake = lake
         self._tables = tables
         self._manifest = manifest
@@ -129,7 +142,7 @@ class DerivedTables:
             still = {name: at for name, at in made.items() if covered(name, held)}
             own = {name: at for name, at in made.items() if name not in still}
             done = Projected(epoch=up_to.epoch, name=TYPED, tables=own, held=held, standing=still)
-            self._manifest.project(done, again=up_to.epoch == before.epoch)
+            self._note(done, again=up_to.epoch == before.epoch)
         self._brought = replace(now, tables=made)
         return self._brought
 

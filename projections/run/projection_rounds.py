@@ -82,17 +82,18 @@ class Projecting:
         self._manifest = Manifest(lake, tables, memory=memory)
         self._deployed = DeployedCatalog(lake, tables)
         self._deployment: Deployment | None = None
+        self._beside = beside or RunsBeside(most=0)
+        self._projector_of = partial(Projector, lake=lake, state_memory_bytes=state_memory_bytes)
+        self._projector = self._projector_of(
+            session, tables=tables, manifest=self._manifest, brief=self._beside.most > 0
+        )
         self._derived = DerivedTables(
             lake,
             tables,
             self._manifest,
             TypedTables(lake, tables, registry, executors, recent=self._manifest.memory.logged),
             HistoryTables(session, lake, tables, driver_bytes=history_bytes),
-        )
-        self._beside = beside or RunsBeside(most=0)
-        self._projector_of = partial(Projector, lake=lake, state_memory_bytes=state_memory_bytes)
-        self._projector = self._projector_of(
-            session, tables=tables, manifest=self._manifest, brief=self._beside.most > 0
+            note=self._projector.notes.add,
         )
         self._on_run = on_run
         self._large = large
@@ -128,14 +129,15 @@ class Projecting:
         Raises what derived tables raise: without them no projection can go on.
         """
         busy, self._busy = self._busy, False
-        seen = (self._manifest.version(), self._deployed.version())
-        if seen == self._settled and not self._derived.due() and not self._beside.any_ended():
-            return False
         last = self._manifest.last()
         if last is None:
             return False
+        seen = (int(last.epoch), self._deployed.version())
+        if seen == self._settled and not self._derived.due() and not self._beside.any_ended():
+            return False
         self._due.begin(busy=busy)
-        with self._tables.looked_at_once():
+        # Derived tables are noted with the first of the projections that are computed from them.
+        with self._tables.looked_at_once(), self._projector.notes.together():
             self._busy = self._step(seen, last)
         return self._busy
 
@@ -177,15 +179,15 @@ class Projecting:
         first = with_what_they_read(urgent, reads)
         order = [name for name in in_order(reads) if name in due]
         for names in ([n for n in order if n in first], [n for n in order if n not in first]):
-            with self._projector.notes.together():
-                for name in names:
-                    ran |= self._run(name, plans[name], deployment, catalog, brought)
-                    self._seen(self._projector.notes.write_due())
+            for name in names:
+                ran |= self._run(name, plans[name], deployment, catalog, brought)
+                self._seen(self._projector.notes.write_due())
+            self._projector.notes.write()
             self._seen(True)
         at = RoundOfProjections(self._lake, plans, reads, deployment, brought, self.states, waits)
         self._beside.let_leave(at, self._projector, self._alone, self._tables)
-        if not ran and brought.epoch == last.epoch and self._all_at(brought.epoch, deployment):
-            # Nothing can change before the manifest or the catalog does.
+        if brought.epoch == last.epoch and self._all_at(brought.epoch, deployment):
+            # Nothing can change before there is another epoch, or the catalog changes.
             self._settled = seen
         return behind or ran
 

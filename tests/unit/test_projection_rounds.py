@@ -6,6 +6,7 @@ Small changes are computed in the pipeline's process: whatever would ask Spark f
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -17,10 +18,13 @@ from kernel import failpoints
 from kernel.errors import Conflict, InvalidRequest
 from kernel.positions import Epoch
 from lake.layout import Lake
+from pipeline.commit.manifest import Manifest
+from pipeline.commit.manifest_rows import Bound, Projected
 from pipeline.typed.columns import EVENT_COLUMNS
 from projections.run.catalog import DROPPED, LIVE, PAUSED, PROJECTION, Entry
 from projections.run.projection_rounds import Projecting
 from projections.run.projector import Projector
+from projections.run.round_plans import RoundPlans
 from projections.sql.plan import Plan
 from replay.generations import live_app
 from replay.slice_writer import SliceWriter
@@ -156,6 +160,36 @@ def test_a_process_that_starts_writes_nothing_that_is_right(rounds: Rounds) -> N
     rounds.seen("b")
     rounds.step()
     assert rounds.rows("numbers") == {2: 2}
+
+
+def test_derived_tables_are_noted_with_the_projections_that_read_them(
+    rounds: Rounds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds.seen("ab")
+    rounds.step()
+    rounds.made.epoch()
+    noted: list[list[str]] = []
+    project_all = Manifest.project_all
+
+    def told(own: Manifest, notes: Sequence[tuple[Projected, bool]]) -> None:
+        noted.append([done.name for done, _ in notes])
+        project_all(own, notes)
+
+    monkeypatch.setattr(Manifest, "project_all", told)
+    rounds.step()
+    assert noted == [["typed", "projection/persons/g1", "projection/numbers/g1"]], "in one commit"
+
+
+def test_a_round_that_did_all_there_is_to_do_is_followed_by_none(
+    rounds: Rounds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds.seen("ab")
+    rounds.step()
+    monkeypatch.setattr(RoundPlans, "of", lambda *_: pytest.fail("it looks at the projections"))
+    assert rounds.projecting.step() is False, "its own notes are no news"
+    bound = Bound(epoch=rounds.made.next_epoch, run_id="t", batch_id=0, start={}, end={})
+    rounds.made.manifest.bind(bound)
+    assert rounds.projecting.step() is False, "nor is an epoch that is bound"
 
 
 def test_one_that_stands_still_keeps_those_that_read_it_where_they_fit(rounds: Rounds) -> None:

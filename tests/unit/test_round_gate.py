@@ -112,4 +112,28 @@ def test_an_epoch_that_waited_has_what_came_meanwhile(tmp_path: Path) -> None:
         cast(Any, run)._after_round = lambda records, waits=waits: asked.append(records) or waits
         run._at_work(0, {"quiet": {"0": 1 if not waits else 9}})
         assert made[-1].end == {"quiet": {"0": end}}
-    assert asked == [1, 8], "the records that are planned and not read"
+    assert asked == [1, 8, 0], "the records that are planned and not read"
+
+
+@pytest.mark.parametrize(("planned_s", "made_up_to"), [(LONG_S, [60, 100]), (-1.0, [60])])
+def test_epochs_that_wait_for_rounds_go_on_without_another_plan(
+    planned_s: float, made_up_to: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.read.stream.PLANNED_S", planned_s)
+    ends = {"quiet": {"0": 40}}
+    run, made = run_over(ends, LaneBook(), tmp_path)
+
+    def wait(_: int) -> bool:
+        """Wait for a round, meanwhile twenty records come: until there are a hundred."""
+        ends["quiet"] = {"0": min(100, ends["quiet"]["0"] + 20)}
+        return True
+
+    cast(Any, run)._after_round = wait
+    run._at_work(0, {"quiet": {"0": 9}})
+    assert [each.end["quiet"]["0"] for each in made] == made_up_to
+
+
+def test_without_rounds_each_plan_is_one_of_its_own(tmp_path: Path) -> None:
+    run, made = run_over({"quiet": {"0": 40}}, LaneBook(), tmp_path)
+    run._at_work(0, {"quiet": {"0": 9}})
+    assert [each.end for each in made] == [{"quiet": {"0": 9}}]
