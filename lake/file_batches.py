@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,6 +25,17 @@ def small_batches(rows: ds.Dataset, where: pc.Expression | None = None) -> Itera
                 yield _in_columns(pa.Table.from_batches([batch]), rows.schema)
 
 
+def unpacked(files: Iterable[ds.Fragment]) -> tuple[int, int]:
+    """Return how many rows some files have, and how many bytes these unpack to.
+
+    Their size on disk does not tell it: a text that repeats itself packs to a hundredth.
+    """
+    rows = size = 0
+    for group in (group for file in files for group in file.row_groups):
+        rows, size = rows + group.num_rows, size + group.total_byte_size
+    return rows, size
+
+
 def _rows_of_a_batch(fragment: ds.Fragment) -> int:
     """Return how many rows of a file take `BATCH_BYTES`.
 
@@ -32,13 +43,11 @@ def _rows_of_a_batch(fragment: ds.Fragment) -> int:
     where rows behind the first are wider.
     """
     with fragment.open() as source:
-        file = pq.ParquetFile(source)
-        first = next(file.iter_batches(_PROBE_ROWS), None)
-        groups = [file.metadata.row_group(n) for n in range(file.metadata.num_row_groups)]
+        first = next(pq.ParquetFile(source).iter_batches(_PROBE_ROWS), None)
     if first is None or first.num_rows == 0:
         return _BATCH_ROWS
-    stored = sum(group.total_byte_size for group in groups) // file.metadata.num_rows
-    width = int(max(first.nbytes // first.num_rows, stored, 1))
+    rows, stored = unpacked([fragment])
+    width = int(max(first.nbytes // first.num_rows, stored // rows, 1))
     return max(1, min(_BATCH_ROWS, BATCH_BYTES // width))
 
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lake.table_columns import CHANGE, EVENT
+from pipeline.decode.log_rows import SIZE, sizes_of
 from pipeline.position.progress import NOWHERE, Mark, Progress
 
 FEW = 16
@@ -27,8 +28,8 @@ Numbers = npt.NDArray[np.int64]
 class ArrivalRun:
     """Rows `[first, last)` of a batch: streamed changes of one table from one topic partition.
 
-    `transactions`: txid -> number of rows and greatest LSN; `orders`: txid -> the commit before
-    it. Event times in microseconds.
+    `transactions`: txid -> number of rows, greatest LSN, bytes of rows; `orders`: txid -> the
+    commit before it. Event times in microseconds.
     """
 
     first: int
@@ -38,7 +39,7 @@ class ArrivalRun:
     topic: str
     partition: int
     mark: Mark
-    transactions: Mapping[str, tuple[int, int]]
+    transactions: Mapping[str, tuple[int, int, int]]
     orders: Mapping[str, int]
     event_times: Numbers
 
@@ -114,9 +115,11 @@ def _run(rows: pa.Table, first: int, before: Progress) -> ArrivalRun | None:
         return None
     if not _rising(rows):
         return None
-    lsns = rows.select(["transaction_id", "lsn", "commit_order"]).group_by("transaction_id")
-    of_each = [("lsn", "count"), ("lsn", "max"), ("commit_order", "min")]
-    counted = lsns.aggregate(of_each).to_pylist()
+    lsns = rows.select(["transaction_id", "lsn", "commit_order"]).append_column(
+        SIZE, sizes_of(rows)
+    )
+    of_each = [("lsn", "count"), ("lsn", "max"), ("commit_order", "min"), (SIZE, "sum")]
+    counted = lsns.group_by("transaction_id").aggregate(of_each).to_pylist()
     return ArrivalRun(
         first=first,
         last=first + rows.num_rows,
@@ -125,7 +128,9 @@ def _run(rows: pa.Table, first: int, before: Progress) -> ArrivalRun | None:
         topic=topic,
         partition=partition,
         mark=last_mark,
-        transactions={c["transaction_id"]: (c["lsn_count"], c["lsn_max"]) for c in counted},
+        transactions={
+            c["transaction_id"]: (c["lsn_count"], c["lsn_max"], c[f"{SIZE}_sum"]) for c in counted
+        },
         orders={c["transaction_id"]: c["commit_order_min"] for c in counted},
         event_times=pc.fill_null(rows["event_time"].cast(pa.int64()), 0).to_numpy(),
     )

@@ -31,7 +31,7 @@ from lake.table_columns import (
     TRANSACTIONS_TABLE,
 )
 from pipeline.arrive.runs import ArrivalRun, EventRun, others, runs_of
-from pipeline.decode.log_rows import Kept
+from pipeline.decode.log_rows import Kept, sizes_of
 from pipeline.position.progress import Lateness, Mark, Progress, micros
 from schemas.records import MESSAGES
 
@@ -48,7 +48,7 @@ class Released:
 
 
 class _Row(NamedTuple):
-    """The columns that decide; `event_time` in microseconds."""
+    """The columns that decide; `event_time` in microseconds, `size` in bytes (`sizes_of`)."""
 
     kind: str
     topic: str
@@ -63,6 +63,7 @@ class _Row(NamedTuple):
     total_order: int
     snapshot: bool
     counts: str
+    size: int
 
 
 class _Refusal(NamedTuple):
@@ -259,7 +260,7 @@ class Sorter:
         name = f"{run.source}.{run.table}"
         self._progress.marks[run.place] = run.mark
         cut = self._progress.cut(run.source)
-        for transaction_id, (count, lsn) in run.transactions.items():
+        for transaction_id, (count, lsn, size) in run.transactions.items():
             cut.row(
                 transaction_id,
                 run.table,
@@ -267,6 +268,7 @@ class Sorter:
                 lsn=lsn,
                 rows=count,
                 order=run.orders[transaction_id],
+                size=size,
             )
         late = self._note_times(run, name, self.changes.setdefault(run.source, Kept()))
         self.counts.update({"changes_read": rows, "changes": rows, "closed_late": late})
@@ -289,8 +291,14 @@ class Sorter:
 
     def _count(self, row: _Row, table: str) -> None:
         """Count a row towards its transaction."""
-        cut = self._progress.cut(row.source)
-        cut.row(row.transaction_id, table, epoch=self._epoch, lsn=row.lsn, order=row.commit_order)
+        self._progress.cut(row.source).row(
+            row.transaction_id,
+            table,
+            epoch=self._epoch,
+            lsn=row.lsn,
+            order=row.commit_order,
+            size=row.size,
+        )
 
     def take_released(self, index: int, row: _Row, *, passed: Collection[str]) -> None:
         """Take a row that was in quarantine, whatever was read of its topic since."""
@@ -347,8 +355,8 @@ def _other_order(row: _Row, mark: Mark) -> int | None:
 
 
 def _rows(ordered: pa.Table) -> Iterator[_Row]:
-    times = ordered["event_time"].cast(pa.int64())
-    columns = [times if name == "event_time" else ordered[name] for name in _Row._fields]
+    made = {"event_time": ordered["event_time"].cast(pa.int64()), "size": sizes_of(ordered)}
+    columns = [made[name] if name in made else ordered[name] for name in _Row._fields]
     return map(_Row._make, zip(*(column.to_pylist() for column in columns), strict=True))
 
 

@@ -29,7 +29,7 @@ from pipeline.ddl.evolution import Planned
 from pipeline.ddl.steps import touches_rows
 from pipeline.ddl.table_plans import SchemaFollower
 from pipeline.ddl.table_rewrites import RewrittenFiles
-from pipeline.log.large_folds import LARGE_ROWS, LogRows, split
+from pipeline.log.large_folds import LARGE_BYTES, LARGE_ROWS, LogRows, split
 from pipeline.position.cut import Cut
 from pipeline.position.transactions import Advance
 from schemas.registry import SchemaLookup
@@ -182,7 +182,8 @@ class FoldableRows:
         in_epochs = (pc.field("epoch") >= advance.from_epoch) & (pc.field("epoch") <= epoch)
         wanted = in_epochs & wanted & (pc.field("table") != TRANSACTIONS_TABLE)
         most = self.rows_at_once(LARGE_ROWS)
-        if added is not None and advance.from_epoch == epoch and added.num_rows <= most:
+        few = added is not None and added.num_rows <= most and added.nbytes <= LARGE_BYTES
+        if added is not None and few and advance.from_epoch == epoch:
             return dict(_by_table(added.filter(wanted))), {}
         log = self.tables.open(self.lake.path(changes_log(source)))
         if log is None:

@@ -142,7 +142,7 @@ class Folding:
         """Say whether a source's cut stays where it is, while this advance is folded beside."""
         rests = progress.resting.get(source)
         if rests is None:
-            if bound.most_rows is None or not is_large(advance, bound.most_rows):
+            if not is_large(advance, bound):
                 return False
         elif moved.lsn != rests:
             # A record in quarantine made it incomplete meanwhile.
@@ -179,6 +179,7 @@ class Folding:
         if self.beside is None:
             return replace(bound, goes_on=goes_on)
         most_rows, most_bytes = self.beside.most_rows, self.beside.most_bytes
+        bound = replace(bound, most_row_bytes=self.beside.most_row_bytes)
         return replace(bound, goes_on=goes_on, most_rows=most_rows, most_bytes=most_bytes)
 
     def _forget(self, source: str, progress: Progress) -> None:

@@ -21,7 +21,7 @@ from lake.executor_tasks import Executors
 from lake.layout import Lake
 from lake.tables import Tables
 from pipeline.commit.foldable_rows import Foldable, FoldableRows, foldable_rows
-from pipeline.commit.manifest_rows import Committed
+from pipeline.commit.manifest_rows import Bound, Committed
 from pipeline.current.bucketed_merge import BucketedMerge
 from pipeline.current.fold_ahead import FoldAhead, FoldedAhead
 from pipeline.current.tables import CurrentTables
@@ -32,6 +32,8 @@ from schemas.registry import SchemaLookup
 
 BESIDE_ROWS = 150_000
 """With more rows of one table than that, what became foldable of a source is folded beside."""
+BESIDE_ROW_BYTES = 32 * 2**20
+"""And so it is with more bytes of one table's changed rows, however few these are."""
 BESIDE_BYTES = 2**19
 """Files of a table that are larger are brought to new columns beside: others would wait for it."""
 BESIDE = "many rows are folded beside the other lanes"
@@ -43,12 +45,16 @@ def _nothing() -> None:
     """There is nothing to begin, and nothing to end."""
 
 
-def is_large(advance: Advance, most_rows: int) -> bool:
-    """Say whether what became foldable would keep others waiting.
+def is_large(advance: Advance, bound: Bound) -> bool:
+    """Say whether what became foldable would keep others of an epoch waiting.
 
     What lacks rows, or came with a snapshot, is left to ingest.
     """
-    return advance.plain and advance.most_rows > most_rows
+    most_rows, most_bytes = bound.most_rows, bound.most_row_bytes
+    if most_rows is None or not advance.plain:
+        return False
+    wide = most_bytes is not None and advance.most_bytes > most_bytes
+    return wide or advance.most_rows > most_rows
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,12 +83,14 @@ class FoldsBeside:
         *,
         most_rows: int = BESIDE_ROWS,
         most_bytes: int = BESIDE_BYTES,
+        most_row_bytes: int = BESIDE_ROW_BYTES,
         begins: Callable[[], None] = _nothing,
         ends: Callable[[], None] = _nothing,
     ) -> None:
         self._rows = rows
         self._fold = fold
         self.most_rows, self.most_bytes = most_rows, most_bytes
+        self.most_row_bytes = most_row_bytes
         self._begins = begins
         self._ends = ends
         self._jobs: dict[str, _Job] = {}
@@ -207,6 +215,7 @@ def folds_beside(
     *,
     most_rows: int = BESIDE_ROWS,
     most_bytes: int = BESIDE_BYTES,
+    most_row_bytes: int = BESIDE_ROW_BYTES,
     begins: Callable[[], None] = _nothing,
     ends: Callable[[], None] = _nothing,
 ) -> FoldsBeside:
@@ -222,7 +231,13 @@ def folds_beside(
     )
     rows = foldable_rows(lake, tables, schemas, executors)
     return FoldsBeside(
-        rows, fold, most_rows=most_rows, most_bytes=most_bytes, begins=begins, ends=ends
+        rows,
+        fold,
+        most_rows=most_rows,
+        most_bytes=most_bytes,
+        most_row_bytes=most_row_bytes,
+        begins=begins,
+        ends=ends,
     )
 
 

@@ -19,6 +19,8 @@ _REST = "rest"
 """Under this name a bound epoch notes in its counts with how many rows a cut is to rest."""
 _REST_BYTES = "rest_bytes"
 """And under this one with how many bytes that are to be brought to new columns."""
+_REST_ROW_BYTES = "rest_row_bytes"
+"""And under this one with how many bytes of changed rows."""
 TYPED = "typed"
 """The name under which typed and history tables note how far they were brought."""
 
@@ -57,7 +59,8 @@ class Bound:
     None as long as nobody has looked for them, which ingest does before it binds. `topics`: the
     topics that the offsets belong to. `goes_on`: sources whose cut rested, and goes on to an LSN.
     `most_rows`: with more rows of a table a cut is to rest; None where none does. `most_bytes`: and
-    with larger files of a table, whose rows are to be brought to new columns; None for no bound.
+    with larger files of a table, whose rows are to be brought to new columns; `most_row_bytes`: and
+    with more bytes of a table's changed rows; None for no bound.
     """
 
     epoch: Epoch
@@ -70,6 +73,7 @@ class Bound:
     goes_on: Mapping[str, int] = field(default_factory=dict)
     most_rows: int | None = None
     most_bytes: int | None = None
+    most_row_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +134,7 @@ def bound_row(bound: Bound) -> pa.Table:
     installs = None if bound.installs is None else compact(bound.installs)
     # Columns that say of a committed epoch what became of it.
     rests = {_REST: bound.most_rows, _REST_BYTES: bound.most_bytes}
+    rests |= {_REST_ROW_BYTES: bound.most_row_bytes}
     row |= {"cuts": compact(bound.goes_on), "counts": compact(rests)}
     return rows_of(row | {"installs": installs, "topics": compact(bound.topics)})
 
@@ -165,6 +170,7 @@ def bound_of(row: Mapping[str, object]) -> Bound:
         goes_on=json.loads(str(row["cuts"] or "{}")),
         most_rows=rests.get(_REST),
         most_bytes=rests.get(_REST_BYTES),
+        most_row_bytes=rests.get(_REST_ROW_BYTES),
     )
 
 

@@ -69,6 +69,7 @@ class ImageStager:
                 root=staging.path,
                 parts=SHARES,
                 rows=rows.count(),
+                per_part=rows.per_part(SLICE_ROWS),
             )
             keys = self._staged_by_executors(staging, by_keys, SHARES)
             if keys is not None:
@@ -90,7 +91,7 @@ class ImageStager:
             stored=partial(self._staged, staging, name, gone),
             anew=staging.remove,
             schemas=self._schemas,
-            per_part=SLICE_ROWS,
+            per_part=rows.per_part(SLICE_ROWS),
         )
 
     def _staged_by_executors(

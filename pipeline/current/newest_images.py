@@ -31,7 +31,7 @@ from pipeline.log.images import (
     newest_per_key,
     row_images,
 )
-from pipeline.log.large_folds import SLICE_ROWS, LogRows
+from pipeline.log.large_folds import LogRows
 from schemas.pg_exact import EXACT
 from schemas.registry import SchemaLookup
 
@@ -101,12 +101,16 @@ class KeyedImageTask:
     root: str
     parts: int
     rows: int
+    per_part: int
 
     def __call__(self, number: int) -> Sequence[WrittenFile] | None:
         """Write the images of one part."""
         share = Share(number=number, of=self.parts)
         buckets = KeyBuckets(
-            self.images.schemas, rows=self.rows // self.parts, per_part=SLICE_ROWS, share=share
+            self.images.schemas,
+            rows=self.rows // self.parts,
+            per_part=self.per_part,
+            share=share,
         )
         files = StagedFiles(self.root, FilePlace(stem=uuid.uuid4().hex))
         with buckets:

@@ -17,6 +17,7 @@ from lake import storage
 from lake.adoption import commit_staged
 from lake.datasets import dataset_of, location_of
 from lake.executor_tasks import WrittenFile
+from lake.file_batches import unpacked
 from lake.layers import EPOCH, KEYS, keys_of, marked, newest_of
 from lake.layout import Lake
 from lake.spark_writer import SparkWriter
@@ -26,8 +27,8 @@ from pipeline.current.merging import size_of
 from schemas.identifiers import spark_name
 
 STAGING = "current/_staging/"
-FEW_ROWS, FEW_BYTES = 150_000, 8 * 2**20
-"""So many staged images, and so many bytes of their files, the driver may take in."""
+FEW_ROWS, FEW_BYTES = 150_000, 32 * 2**20
+"""So many staged images the driver may take in, and so many bytes of them, unpacked."""
 
 
 class StagedMerge(Protocol):
@@ -113,8 +114,10 @@ class ImageStaging:
         table = self._tables.open(self.path)
         if table is None:
             return None
-        rows, size = size_of(table)
-        if rows > FEW_ROWS or size > FEW_BYTES:
+        if (
+            size_of(table)[0] > FEW_ROWS
+            or unpacked(dataset_of(table).get_fragments())[1] > FEW_BYTES
+        ):
             return None
         found = self.newest(pc.scalar(True))
         return None if found is None else found[0]

@@ -21,6 +21,17 @@ from lake.table_columns import (
     UTC_MICROS,
 )
 
+SIZE = "__size"
+"""Column of deciding rows: the bytes of a row's key and value, which are not among them."""
+
+
+def sizes_of(rows: pa.Table) -> pa.ChunkedArray:
+    """Return the bytes of each row's key and value, whatever form the rows come in."""
+    if SIZE in rows.schema.names:
+        return rows[SIZE]
+    key, value = (pc.fill_null(pc.binary_length(rows[name]), 0) for name in ("key", "value"))
+    return pc.add(key.cast(pa.int64()), value.cast(pa.int64()))
+
 
 @dataclass(slots=True)
 class Kept:

@@ -2,9 +2,10 @@
 
 A source transaction may change millions of rows. Its log rows are cut into slices in the source's
 order; of each slice the newest image per key goes to a staging table, numbered, and the newest of
-all slices goes into the table in one commit from Spark's executors. Memory holds one slice and, for
-every 500 rows, a place where it might end. One look at all rows tells which files each slice lies
-in, so that what is read grows with the rows and not with their square.
+all slices goes into the table in one commit from Spark's executors. Memory holds one slice, of so
+many rows or bytes, and, for every hundredth of one, a place where it might end. One look at all
+rows tells which files each slice lies in, so that what is read grows with the rows and not with
+their square.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from deltalake import DeltaTable
 
 from lake.datasets import dataset_since, schema_of
 from lake.file_actions import actions_of
+from lake.file_batches import unpacked
 from lake.table_columns import OF_NO_TABLE
 from lake.tables import Tables
 from pipeline.order import LOW, NEEDED, high_of, low_of, lsn_at, places_of
@@ -30,7 +32,13 @@ from schemas.records import Operation
 
 LARGE_ROWS = 150_000
 """More log rows of one table than that are folded in slices."""
-SLICE_ROWS = 50_000
+LARGE_BYTES = 32 * 2**20
+"""And more bytes of them, unpacked, however few they are."""
+SLICE_ROWS, SLICE_BYTES = 50_000, 32 * 2**20
+_MOST_PACKED = 500
+"""Files unpack to no more than so many times their size, but for what nobody writes."""
+_PARTS = 100
+"""About so many places in a slice are known where it might end."""
 
 _PLANNED = ("schema_id", "key_schema_id", "transaction_id", *NEEDED)
 Place = tuple[int, int]
@@ -64,12 +72,43 @@ class LogRows:
         """Return how many rows these are."""
         return int(self.log.count_rows(filter=self.wanted))
 
+    def per_part(self, most: int) -> int:
+        """Return how many of the rows are to be in memory at once: `most`, or fewer wide ones."""
+        rows, size = unpacked(self.log.get_fragments(self.wanted))
+        return _fitting(most, SLICE_BYTES, rows, size)
+
+    def take_more(self, most_bytes: int) -> bool:
+        """Say whether the rows take more than so many bytes in memory."""
+        files = [*self.log.get_fragments(self.wanted)]
+        if unpacked(files)[1] <= most_bytes:
+            return False
+        return sum(self._bytes_in(file) for file in files) > most_bytes
+
+    def by_table(self) -> tuple[Counter[str], Counter[str]]:
+        """Return how many of the rows each table has, and about how many bytes they take."""
+        counts, sizes = Counter[str](), Counter[str]()
+        for file in self.log.get_fragments(self.wanted):
+            rows, size = unpacked([file])
+            scanner = file.scanner(schema=self.log.schema, columns=["table"], filter=self.wanted)
+            for batch in scanner.to_batches():
+                for each in pc.value_counts(batch["table"]).to_pylist():
+                    counts[each["values"]] += each["counts"]
+                    sizes[each["values"]] += each["counts"] * size // max(rows, 1)
+        return counts, sizes
+
+    def _bytes_in(self, file: ds.Fragment) -> int:
+        """Return about how many bytes the rows in a file take."""
+        rows, size = unpacked([file])
+        return self.among([file]).count() * size // max(rows, 1)
+
     def has_marks(self) -> bool:
         """Say whether a text or bytes among the rows look like what an update left alone.
 
         No row is decoded: the mark may stand for a list as well, and is spelled otherwise there.
         """
-        values = self.log.scanner(columns=["value"], filter=self.wanted)
+        # A batch has all rows of a row group: few of them are to be there at once.
+        ahead = {"batch_readahead": 1, "fragment_readahead": 1}
+        values = self.log.scanner(columns=["value"], filter=self.wanted, **ahead)
         return any(
             pc.any(pc.match_substring(batch["value"], PLACEHOLDER)).as_py()
             for batch in values.to_batches()
@@ -108,27 +147,34 @@ def _first_of_each(rows: pa.Table) -> pa.Table:
 
 
 def split(
-    log: DeltaTable, where: pc.Expression, *, since: int, most: int = LARGE_ROWS
+    log: DeltaTable,
+    where: pc.Expression,
+    *,
+    since: int,
+    most: int = LARGE_ROWS,
+    most_bytes: int | None = None,
 ) -> tuple[pc.Expression, dict[str, LogRows]]:
     """Tell the tables with more than `most` of the wanted rows, logged since an epoch, apart.
 
-    Returns the filter of what remains to be read at once, and the rows of each large table.
+    And those whose rows take more than `most_bytes` in memory, as a rule `LARGE_BYTES`. Returns the
+    filter of what remains to be read at once, and the rows of each large table.
     """
+    most_bytes = LARGE_BYTES if most_bytes is None else most_bytes
     actions = actions_of(log)
     if "max.epoch" not in actions.schema.names:
         return where, {}
     recent = actions.filter(pc.fill_null(pc.greater_equal(actions["max.epoch"], since), True))
-    if (pc.sum(recent["num_records"]).as_py() or 0) <= most:
+    count, packed = (pc.sum(recent[name]).as_py() or 0 for name in ("num_records", "size_bytes"))
+    if count <= most and packed <= most_bytes // _MOST_PACKED:
         return where, {}
-    dataset = dataset_since(log, "epoch", since)
-    counted: Counter[str] = Counter()
-    for batch in dataset.scanner(columns=["table"], filter=where).to_batches():
-        for each in pc.value_counts(batch["table"]).to_pylist():
-            counted[each["values"]] += each["counts"]
+    rows = LogRows(dataset_since(log, "epoch", since), where)
+    if count <= most and not rows.take_more(most_bytes):
+        return where, {}
+    counts, sizes = rows.by_table()
     large = {
-        table: LogRows(dataset, where & (pc.field("table") == table))
-        for table, rows in counted.items()
-        if rows > most and table not in OF_NO_TABLE
+        table: rows.narrowed(pc.field("table") == table)
+        for table in counts
+        if (counts[table] > most or sizes[table] > most_bytes) and table not in OF_NO_TABLE
     }
     if large:
         where = where & ~pc.is_in(pc.field("table"), pa.array(list(large), pa.string()))
@@ -156,34 +202,41 @@ def after(place: tuple[int, int]) -> pc.Expression:
     return later & ~pc.field("snapshot")
 
 
+def _fitting(most: int, most_bytes: int, rows: int, size: int) -> int:
+    """Return how many of rows that take `size` together fit into bytes, at most `most`."""
+    return max(1, min(most, most_bytes * rows // max(size, 1))) if rows else most
+
+
 def slices(rows: LogRows, *, most: int = SLICE_ROWS) -> Iterator[LogRows]:
-    """Cut rows of one table into parts of about `most`, in the source's order.
+    """Cut rows of one table into parts of about `most`, in the source's order; wide ones sooner.
 
     Rows of a snapshot come first, by epoch. A delete and the insert right behind it (a changed
     key) stay together. A part names the files that it lies in, so that all parts together read
     each file about once, however many they are.
     """
-    survey = _surveyed(rows, max(1, most // 100))
+    survey = _surveyed(rows, max(1, most // _PARTS))
     yield from _of_snapshot(rows, survey, most)
     if not survey.files:
         return
     before: Place | None = None
-    held, last = 0, max(high for _, _, high in survey.files)
+    held, size, last = 0, 0, max(high for _, _, high in survey.files)
     for mark in sorted(survey.marks, key=lambda mark: mark.place):
-        held += mark.rows
+        held, size = held + mark.rows, size + mark.size
         # Behind every cut there is a row: no part is empty.
-        if held >= most and mark.place < last:
+        if (held >= most or size >= SLICE_BYTES) and mark.place < last:
             yield _between(rows, survey, before, mark.place)
-            before, held = mark.place, 0
+            before, held, size = mark.place, 0, 0
     yield _between(rows, survey, before, None)
 
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """A place behind which rows may be cut, and how many there are since the one before it."""
+    """A place behind which rows may be cut, how many there are since the one before it, and their
+    bytes."""
 
     place: Place
     rows: int
+    size: int
 
 
 @dataclass(slots=True)
@@ -194,26 +247,31 @@ class _Survey:
     marks: list[_Mark] = field(default_factory=list)
     snapshots: list[tuple[ds.Fragment, int, int]] = field(default_factory=list)
     epochs: Counter[int] = field(default_factory=Counter)
+    sizes: Counter[int] = field(default_factory=Counter)
 
 
 def _surveyed(rows: LogRows, step: int) -> _Survey:
-    """Look at every row once, file by file; keep a mark for each `step` of them."""
+    """Look at every row once, file by file; keep a mark for each `step` of them, or fewer."""
     survey = _Survey()
     for file in rows.log.get_fragments(rows.wanted):
         scanner = file.scanner(
             schema=rows.log.schema, columns=[*NEEDED, "epoch"], filter=rows.wanted
         )
         found = scanner.to_table()
+        count, size = unpacked([file])
+        width = max(1, size // max(count, 1))
         copied = found.filter(found["snapshot"])
         if copied.num_rows:
             epochs = Counter(copied["epoch"].to_pylist())
             survey.epochs += epochs
+            survey.sizes += Counter({epoch: n * width for epoch, n in epochs.items()})
             survey.snapshots.append((file, min(epochs), max(epochs)))
         streamed = found.filter(pc.invert(found["snapshot"]))
         if streamed.num_rows:
             places = _places(streamed)
             survey.files.append((file, _place(places[0]), _place(places[-1])))
-            survey.marks += _marks(places, step)
+            fitting = _fitting(step, SLICE_BYTES // _PARTS, count, size)
+            survey.marks += _marks(places, fitting, width)
     return survey
 
 
@@ -226,7 +284,7 @@ def _places(rows: pa.Table) -> npt.NDArray[np.void]:
     return packed[np.lexsort((packed["low"], packed["high"]))]
 
 
-def _marks(places: npt.NDArray[np.void], step: int) -> Iterator[_Mark]:
+def _marks(places: npt.NDArray[np.void], step: int, width: int) -> Iterator[_Mark]:
     """Yield about every `step`-th place, but none between the halves of a changed key.
 
     A file may end with a delete whose insert is in the next one: nothing is cut behind that.
@@ -238,10 +296,11 @@ def _marks(places: npt.NDArray[np.void], step: int) -> Iterator[_Mark]:
     ends = ends[~torn[ends]]
     first = 0
     for end in ends.tolist():
-        yield _Mark(_place(places[end]), end + 1 - first)
+        rows = end + 1 - first
+        yield _Mark(_place(places[end]), rows, rows * width)
         first = end + 1
     if first < count:
-        yield _Mark(_AT_THE_END, count - first)
+        yield _Mark(_AT_THE_END, count - first, (count - first) * width)
 
 
 def _place(code: np.void) -> Place:
@@ -262,13 +321,14 @@ def _between(rows: LogRows, survey: _Survey, before: Place | None, last: Place |
 
 
 def _of_snapshot(rows: LogRows, survey: _Survey, most: int) -> Iterator[LogRows]:
-    first, held, last = None, 0, max(survey.epochs, default=0)
+    first, held, size, last = None, 0, 0, max(survey.epochs, default=0)
     for epoch, count in sorted(survey.epochs.items()):
-        if first is not None and held + count > most:
+        own = survey.sizes[epoch]
+        if first is not None and (held + count > most or size + own > SLICE_BYTES):
             yield _epochs(rows, survey, first, epoch - 1)
-            first, held = None, 0
+            first, held, size = None, 0, 0
         first = epoch if first is None else first
-        held += count
+        held, size = held + count, size + own
     if first is not None:
         yield _epochs(rows, survey, first, last)
 

@@ -35,7 +35,15 @@ from lake.table_columns import (
     SNAPSHOT_END,
     TRANSACTION_END,
 )
-from pipeline.decode.log_rows import Kept, change_rows, event_rows, quarantine_rows, record_rows
+from pipeline.decode.log_rows import (
+    SIZE,
+    Kept,
+    change_rows,
+    event_rows,
+    quarantine_rows,
+    record_rows,
+    sizes_of,
+)
 from pipeline.decode.records import Decoder, Router, decode_batch, put_together
 from pipeline.position.intervals import IntervalSet
 
@@ -55,11 +63,14 @@ _COLUMNS = (
 )
 FILE, ROW = "__file", "__row"
 DECIDING = pa.schema(
-    [*(DECODED.field(name) for name in _COLUMNS), (FILE, pa.int32()), (ROW, pa.int64())]
+    [
+        *(DECODED.field(name) for name in _COLUMNS),
+        *((SIZE, pa.int64()), (FILE, pa.int32()), (ROW, pa.int64())),
+    ]
 )
-"""Columns of `DECODED` by which rows are judged; null where a row does not need one. `__file` is
-the number of the task's file that has the row, -1 for one that the log does not keep; `__row` is
-its place there."""
+"""Columns of `DECODED` by which rows are judged; null where a row does not need one. `__size` has
+the bytes of what is not there. `__file` is the number of the task's file that has the row, -1 for
+one that the log does not keep; `__row` is its place there."""
 
 TOLD = pa.schema(
     [
@@ -301,7 +312,7 @@ def _deciding(rows: pa.Table, facts: Facts) -> pa.Table:
     for names, needed in needs.items():
         for name in names:
             chosen[name] = pc.if_else(needed, rows[name], pa.scalar(None, rows[name].type))
-    return pa.table(chosen)
+    return pa.table({**chosen, SIZE: sizes_of(rows)})
 
 
 def _repeated(rows: pa.Table, facts: Facts) -> pa.Array:

@@ -25,7 +25,7 @@ somebody has the record decoded again, or waives it.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Collection, Mapping
 
 from kernel.positions import Offsets, covers
@@ -87,15 +87,23 @@ class Cut:
                 self._restarted[name] = None
 
     def row(
-        self, name: str, table: str, *, epoch: int, lsn: int = 0, rows: int = 1, order: int = 0
+        self,
+        name: str,
+        table: str,
+        *,
+        epoch: int,
+        lsn: int = 0,
+        rows: int = 1,
+        order: int = 0,
+        size: int = 0,
     ) -> None:
         """Count a row of the transaction `name`, or several. `lsn` is the row's, or the greatest.
 
-        `order` is the end of the commit before the transaction, 0 where it is not known.
+        `order` is the end of the commit before the transaction, 0 where it is not known; `size` the
+        bytes of the rows.
         """
         seen = self._seen.setdefault(name, SeenRows(epoch, {}))
-        seen.counts[table] = seen.counts.get(table, 0) + rows
-        seen.lsn, seen.order = max(seen.lsn, lsn), min(seen.order, order or NOWHERE)
+        seen.add(table, rows, size, lsn, order)
 
     def snapshot_row(self, table: str, *, lsn: int, epoch: int) -> None:
         """Count a row of a snapshot. One at a higher LSN starts the snapshot over."""
@@ -207,16 +215,12 @@ class Cut:
         if self.held:
             self._advance_behind()
             return Advance(transactions=(), snapshot=False, from_epoch=None)
-        epochs: list[int] = []
         snapshot = not self.snapshot_done and self._snapshot_complete()
         if snapshot:
             self.snapshot_done = True
             self.lsn = max(self.lsn, self._snapshot_lsn)
-            if self._snapshot.counts:
-                epochs.append(self._snapshot.first_epoch)
-        done: list[str] = []
+        done: dict[str, SeenRows] = {}
         lacks: set[str] = set()
-        rows: Counter[str] = Counter()
         first = self._first_without_end()
         while self.snapshot_done and self._ends and self._complete(self._ends[0], first):
             if self._ends[0].lsn > up_to:
@@ -225,19 +229,10 @@ class Cut:
             lacks |= self._pass(end)
             seen = self._seen.pop(end.transaction_id, None)
             if seen is not None:
-                epochs.append(seen.first_epoch)
-                done.append(end.transaction_id)
-                rows.update(seen.counts)
+                done[end.transaction_id] = seen
             self.lsn = end.lsn
         self._forget_without_end(first)
-        return Advance(
-            transactions=tuple(done),
-            snapshot=snapshot,
-            from_epoch=min(epochs, default=None),
-            lacks=frozenset(lacks),
-            most_rows=max((n for table, n in rows.items() if self.folds(table)), default=0),
-            rows=rows.total(),
-        )
+        return Advance.of(done, self._snapshot if snapshot else None, lacks, self.folds)
 
     def _advance_behind(self) -> None:
         """Forget complete transactions: at the release they are found in the log again."""
@@ -352,7 +347,7 @@ class Cut:
             "snapshot_done": self.snapshot_done,
             "last_end_lsn": self._last_end_lsn,
             "ends": [[e.transaction_id, e.lsn, dict(e.counts)] for e in self._ends],
-            "seen": {tx: [s.first_epoch, s.counts, s.lsn, s.order] for tx, s in self._seen.items()},
+            "seen": {tx: seen.to_json() for tx, seen in self._seen.items()},
             "snapshot": [self._snapshot_lsn, self._snapshot.first_epoch, self._snapshot.counts],
             "expected": self._expected,
             "snapshot_ended": self._snapshot_ended,

@@ -328,7 +328,7 @@ class TypedChanges:
             stored=partial(self._last.last_facts, name, min(after, bulk.since), stored),
             anew=done,
             schemas=self._schemas,
-            per_part=self._slice_rows,
+            per_part=bulk.rows.per_part(self._slice_rows),
         )
         files.tidy(name)
         return at

@@ -13,9 +13,10 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from kernel.errors import Incompatible
+from lake.file_batches import unpacked
 from lake.table_columns import EVENTS
 from pipeline.ddl.table_rewrites import joined
-from pipeline.log.large_folds import SLICE_ROWS, LogRows
+from pipeline.log.large_folds import SLICE_BYTES, SLICE_ROWS, LogRows
 from pipeline.typed.columns import (
     EPOCH,
     INGESTED_AT,
@@ -107,18 +108,18 @@ def of_types(names: Iterable[str]) -> pc.Expression:
 
 
 def parts_of(rows: LogRows, *, most: int = SLICE_ROWS) -> list[LogRows]:
-    """Cut rows into parts of about `most`, by the row groups of the files that they lie in."""
+    """Cut rows into parts of about `most`, or fewer wide ones, by the row groups of their files."""
     parts: list[LogRows] = []
     held: list[ds.Fragment] = []
-    count = 0
+    count = size = 0
     for file in rows.log.get_fragments(rows.wanted):
         for group in file.split_by_row_group(rows.wanted, rows.log.schema):
-            size = sum(each.num_rows for each in group.row_groups)
-            if held and count + size > most:
+            own, wide = unpacked([group])
+            if held and (count + own > most or size + wide > SLICE_BYTES):
                 parts.append(rows.among(held))
-                held, count = [], 0
+                held, count, size = [], 0, 0
             held.append(group)
-            count += size
+            count, size = count + own, size + wide
     return [*parts, rows.among(held)] if held else parts
 
 

@@ -29,7 +29,7 @@ from lake.layout import Lake, events_log
 from lake.tables import TableAt, Tables
 from lake.writer import ArrowWriter, Guard, reached
 from pipeline.ddl.table_rewrites import fit
-from pipeline.log.large_folds import LARGE_ROWS, LogRows
+from pipeline.log.large_folds import LARGE_BYTES, LARGE_ROWS, LogRows
 from pipeline.log.recent_rows import RecentRows
 from pipeline.typed.changes import TypedChanges
 from pipeline.typed.columns import EPOCH, Visible, Wanted, every
@@ -107,7 +107,7 @@ class TypedTables:
             rows = LogRows(dataset_of(log), where)
         else:
             rows = LogRows(dataset_since(log, "position", visible.before + 1), where)
-        if many:
+        if many or rows.take_more(LARGE_BYTES):
             self._add_many(rows, visible, epoch, wanted, attempts)
             return attempts
         return self._append_all(rows.read(), visible, epoch, wanted)

@@ -20,7 +20,8 @@ from lake.layout import Lake, current_name
 from lake.tables import Tables
 from pipeline.commit import foldable_rows
 from pipeline.commit.foldable_rows import Foldable, FoldableRows
-from pipeline.commit.folds_beside import BESIDE, FoldsBeside
+from pipeline.commit.folds_beside import BESIDE, FoldsBeside, is_large
+from pipeline.commit.manifest_rows import Bound, bound_of, bound_row
 from pipeline.commit.pending_transactions import MOST_IN_ROW
 from pipeline.current import fold_ahead, staged_images
 from pipeline.current.fold_ahead import FoldAhead, FoldedAhead
@@ -29,6 +30,7 @@ from pipeline.ddl.evolution import Planned
 from pipeline.ddl.steps import NOTHING, Retyped
 from pipeline.ddl.table_rewrites import rewritten_ahead
 from pipeline.installs.install_book import DECODE
+from pipeline.log import large_folds
 from pipeline.log.large_folds import LogRows
 from pipeline.position.cut import Cut
 from pipeline.position.transactions import Advance
@@ -278,3 +280,53 @@ def test_rows_that_files_do_not_tell_alone_are_not_brought_to_new_columns_beside
     assert rewritten_ahead(table, steps, TasksHere()) is not None
     table.alter.add_feature(TableFeatures.DeletionVectors, allow_protocol_versions_increase=True)
     assert rewritten_ahead(DeltaTable(path), steps, TasksHere()) is None
+
+
+@pytest.mark.parametrize("kept", [{}, {"soft": True}], ids=["plain", "soft"])
+def test_p5_few_wide_rows_of_a_transaction_are_folded_beside_and_never_all_at_once(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, kept: dict[str, bool]
+) -> None:
+    most, sizes = 200_000, list[int]()
+    monkeypatch.setattr(large_folds, "LARGE_BYTES", most)
+    monkeypatch.setattr(large_folds, "SLICE_BYTES", most)
+    monkeypatch.setattr(foldable_rows, "LARGE_BYTES", most)
+    monkeypatch.setattr(staged_images, "FEW_BYTES", most)
+    read, of = LogRows.read, FoldableRows.of
+
+    def counted(rows: LogRows) -> pa.Table:
+        found = read(rows)
+        sizes.append(found.nbytes)
+        return found
+
+    def counted_of(rows: FoldableRows, *args: Any) -> tuple[dict[str, pa.Table], Any]:
+        small, large = of(rows, *args)
+        sizes.extend(own.nbytes for own in small.values())
+        return small, large
+
+    monkeypatch.setattr(LogRows, "read", counted)
+    monkeypatch.setattr(FoldableRows, "of", counted_of)
+    hand = HandLake(lake, beside=10**6, row_bytes=most, **kept)
+    hand.copy(*some(*range(100)))
+    hand.epoch()
+    before = hand.state()
+    hand.source.commit(*(Done("u", i, name=f"{i:04} " * 1_280, size=i) for i in range(100)))
+    for rows in (40, 40, 20):
+        hand.epoch(rows=rows, ends=0 if rows > 20 else None)
+    assert (hand.state(), hand.ingest.waiting_for()) == (before, {SOURCE: BESIDE})
+
+    def come() -> bool:
+        hand.epoch()
+        return hand.cut() == hand.source.lsn
+
+    until(come, "the fold beside is taken in", deadline_s=30)
+    assert hand.state() == hand.source.state
+    assert max(sizes) <= 1.5 * most
+    hand.current.close()
+
+
+def test_p4_an_epoch_that_was_bound_without_a_bound_of_bytes_is_repeated_as_it_was() -> None:
+    bound = Bound(epoch=Epoch(1), run_id="r", batch_id=0, start={}, end={}, most_rows=5)
+    advance = replace(ONE, most_rows=1, most_bytes=2**40)
+    assert not is_large(advance, bound_of(bound_row(bound).to_pylist()[0]))
+    bounded = replace(bound, most_row_bytes=2**30)
+    assert is_large(advance, bound_of(bound_row(bounded).to_pylist()[0]))

@@ -23,7 +23,7 @@ from lake.layout import Lake, current_name
 from lake.table_columns import CHANGES
 from lake.tables import Tables
 from lake.writer import ArrowWriter, Guard
-from pipeline.current import image_stager, key_groups, newest_images, staged_images
+from pipeline.current import image_stager, key_groups, staged_images
 from pipeline.current.newest_images import ImageTask, KeyedImageTask
 from pipeline.current.tables import CurrentTables
 from pipeline.current.tail import FoldPolicy
@@ -82,8 +82,7 @@ def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three rows are a slice, and about as many lie in one file by key; six images are few."""
     cut = slices
     monkeypatch.setattr(staged_images, "FEW_ROWS", 6)
-    for module in (image_stager, newest_images):
-        monkeypatch.setattr(module, "SLICE_ROWS", 3)
+    monkeypatch.setattr(image_stager, "SLICE_ROWS", 3)
     monkeypatch.setattr(image_stager, "slices", lambda rows: cut(rows, most=3))
 
 

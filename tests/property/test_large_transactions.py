@@ -21,8 +21,8 @@ from lake.writer import ArrowWriter, Guard
 from pipeline.current import image_stager
 from pipeline.installs import installation as installing
 from pipeline.installs.install_book import hold
-from pipeline.log import committed_changes
-from pipeline.log.large_folds import LogRows, slices
+from pipeline.log import committed_changes, large_folds
+from pipeline.log.large_folds import LogRows, slices, split
 from pipeline.order import places_of
 from schemas.records import Operation
 from tests.support.lake.bulk import HandLake
@@ -73,6 +73,26 @@ def test_parts_have_every_row_once_in_order_and_no_changed_key_is_torn(
     ends = [(part["operation"][0].as_py(), part["operation"][-1].as_py()) for part in parts]
     for (_, last), (first, _) in pairwise(ends):
         assert (last, first) != (Operation.DELETE.value, Operation.INSERT.value)
+
+
+@pytest.mark.parametrize("rows_per_file", [PER_FILE, 100])
+def test_wide_rows_are_read_by_their_bytes_however_well_they_pack(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, rows_per_file: int
+) -> None:
+    most = 200_000
+    monkeypatch.setattr(large_folds, "SLICE_BYTES", most)
+    done = [Done("u", i, name=f"{i:04} " * 1_280) for i in range(100)]
+    rows = logged(lake, one_transaction(done, rows_per_epoch=rows_per_file))
+    found = [part.read() for part in slices(rows)]
+    assert sum(part.num_rows for part in found) == 100
+    assert max(part.nbytes for part in found) <= 1.5 * most
+    table = Tables().open(lake.path("log/changes/x"))
+    assert table is not None
+    path = Path(lake.path("log/changes/x"))
+    assert sum(file.stat().st_size for file in path.rglob("*.parquet")) < most
+    read = [(most, [TABLE]), (10 * most, [])]
+    for bound, large in read:
+        assert [*split(table, rows.where, since=0, most_bytes=bound)[1]] == large
 
 
 def test_what_decides_on_columns_is_a_row_of_each_kind(lake: Lake) -> None:

@@ -19,13 +19,14 @@ def folds_beside(
     most_rows: int,
     tasks: Tasks | None = None,
     most_bytes: int = product.BESIDE_BYTES,
+    most_row_bytes: int = product.BESIDE_ROW_BYTES,
 ) -> product.FoldsBeside:
-    """Return what folds more than so many rows beside the epochs of `current`.
+    """Return what folds more than so many rows, or bytes of rows, beside the epochs of `current`.
 
     Larger files than `most_bytes` are brought to new columns there, too.
     """
     tables, tasks = Tables(), tasks or TasksHere()
     executors = Executors(tasks=tasks)
     merge = BucketedMerge(tables, tasks, otherwise=ArrowStagedMerge(tables))
-    bounds = {"most_rows": most_rows, "most_bytes": most_bytes}
+    bounds = {"most_rows": most_rows, "most_bytes": most_bytes, "most_row_bytes": most_row_bytes}
     return product.folds_beside(lake, tables, schemas, current, executors, merge, **bounds)

@@ -17,7 +17,7 @@ from lake.layers import read_whole
 from lake.layout import Lake, current_name
 from lake.table_columns import DECODED, MESSAGE, MESSAGES_TABLE
 from lake.tables import Tables
-from pipeline.commit.folds_beside import FoldsBeside
+from pipeline.commit.folds_beside import BESIDE_ROW_BYTES, FoldsBeside
 from pipeline.commit.ingest import REST, Ingest
 from pipeline.commit.manifest_rows import Bound, Committed
 from pipeline.current.tables import CurrentTables
@@ -124,7 +124,7 @@ class HandSource:
 class HandLake(IngestedLake):
     """Runs epochs over a hand-made source, and installs what was read from it.
 
-    With `beside`, what has more rows than that is folded beside its epochs.
+    With `beside`, what has more rows than that, or than `row_bytes`, is folded beside its epochs.
     """
 
     lake: Lake
@@ -133,6 +133,7 @@ class HandLake(IngestedLake):
     soft: bool = False
     rest: timedelta = REST
     beside: int | None = None
+    row_bytes: int = BESIDE_ROW_BYTES
     folds: FoldsBeside | None = None
     tasks: Tasks = field(default_factory=TasksHere)
 
@@ -157,7 +158,8 @@ class HandLake(IngestedLake):
             soft_deletes=lambda source, table: self.soft,
         )
         if self.beside is not None:
-            self.folds = folds_beside(self.lake, known, self.current, self.beside, self.tasks)
+            bounds = {"most_rows": self.beside, "most_row_bytes": self.row_bytes}
+            self.folds = folds_beside(self.lake, known, self.current, tasks=self.tasks, **bounds)
         return Ingest(
             self.lake,
             self.tables,
