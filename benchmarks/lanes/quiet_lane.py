@@ -64,10 +64,9 @@ class QuietLane:
         }
 
     def until_seen(self, timeout_s: float) -> None:
-        """Wait until all that was sent can be seen, or for so long."""
-        deadline = time.monotonic() + timeout_s
+        """Wait until all that was sent by now can be seen, or for so long."""
+        deadline, last = time.monotonic() + timeout_s, max(self.sent, default=0.0)
         while time.monotonic() < deadline:
-            last = max(self.sent, default=0.0)
             if last <= max(self._seen(), default=0.0):
                 return
             time.sleep(0.5)

@@ -6,28 +6,42 @@ Both at once share processors and the interpreter, so that each takes twice as l
 that is committed amid a round waits for the rest of it before its own one begins. What comes
 meanwhile is in the next epoch, which is larger, and costs little more.
 
-Ingest waits for no projection: a round that takes long has one epoch wait for `MOST_S`, and no
-further one. Of many records none waits.
+Ingest waits for no projection: an epoch waits for the round of what was committed when it came, not
+of what others commit meanwhile; for twice as long as most rounds take, and for `MOST_S` at most. A
+round that takes longer has one epoch wait so long, and no further one. Of many records none waits.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 MOST_S = 0.25
 """So long an epoch waits for a round, once for each."""
 FEW_RECORDS = 5_000
 """An epoch of more records does not wait: it would be behind soon."""
+_LATELY = 16
+"""So many rounds say how long most of them take: three quarters of these."""
 
 
 class RoundGate:
     """What ingest and the rounds of one process tell each other. Safe for use from both threads."""
 
-    def __init__(self, *, most_s: float = MOST_S, few: int = FEW_RECORDS) -> None:
+    def __init__(
+        self,
+        *,
+        most_s: float = MOST_S,
+        few: int = FEW_RECORDS,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._most_s = most_s
         self._few = few
+        self._now = now
+        self._took: deque[float] = deque(maxlen=_LATELY)
+        """How long the last rounds took that had an epoch to take in."""
         self._changed = threading.Condition()
         self._newest = self._taken_in = -1
         self._waits = False
@@ -42,21 +56,27 @@ class RoundGate:
     def round(self) -> Iterator[None]:
         """Do a round in the block: it takes in what is committed when it begins, or fails to."""
         with self._changed:
-            begins_at = self._newest
+            begins_at, began = self._newest, self._now()
         try:
             yield
         finally:
             with self._changed:
+                if begins_at > self._taken_in:
+                    self._took.append(self._now() - began)
                 self._taken_in, self._waits = begins_at, True
                 self._changed.notify_all()
 
     def wait(self, records: int) -> bool:
         """Wait for the round of the newest epoch, before one of so many records; say whether."""
         with self._changed:
-            if records > self._few or not self._waits or self._is_taken_in():
+            newest = self._newest
+            if records > self._few or not self._waits or self._taken_in >= newest:
                 return False
-            self._waits = self._changed.wait_for(self._is_taken_in, self._most_s)
+            limit_s = min(self._most_s, self._two_rounds_s())
+            self._waits = self._changed.wait_for(lambda: self._taken_in >= newest, limit_s)
             return True
 
-    def _is_taken_in(self) -> bool:
-        return self._taken_in >= self._newest
+    def _two_rounds_s(self) -> float:
+        """Return how long the rest of a round and the next one mostly take."""
+        lately = sorted(self._took)
+        return 2 * lately[len(lately) * 3 // 4] if lately else self._most_s

@@ -63,7 +63,7 @@ class FoldPolicy:
     """
 
     freshness_s: float = 0.4
-    direct_bytes: int = 2 * 2**20
+    direct_bytes: int = 2**19
     eager_bytes: int = 96 * 2**20
     share: float = 0.01
     longest_s: float = 60.0

@@ -99,6 +99,14 @@ class BatchPlans:
         self._run_id = run_id
         self._start = start
         self._topic_ids = dict(ids)
+        self._looked: Mapping[str, TopicId] = {}
+
+    def look(self, end: Offsets) -> None:
+        """Ask which topics the next epoch up to `end` moves on, for `bound`: before its turn.
+
+        A broker that is busy takes its time, which others would wait for. Raises `Unavailable`.
+        """
+        self._looked = self._topics.ids(self._moved(standing_of(self._ingest.last), end))
 
     def bound(self, batch_id: int, end: Offsets) -> Bound:
         """Return the next epoch, bound to what is to be read up to `end` behind the epochs before.
@@ -140,8 +148,9 @@ class BatchPlans:
         read: ReadStanding = standing_of(self._ingest.last)
         # Reading comes to the place of a skip back once more by itself: it is not made again there.
         self._skips = [skip for skip in self._skips if not passed(skip, read)]
-        moved = [topic for topic, places in end.items() if places != read.offsets.get(topic)]
-        now = self._topics.ids(moved)
+        moved = self._moved(read, end)
+        now = {topic: self._looked[topic] for topic in moved if topic in self._looked}
+        now |= self._topics.ids([topic for topic in moved if topic not in now])
         going_on = next_offsets(read, self._skips, {**self._topic_ids, **now})
         expected = {**self._topic_ids, **going_on.topics}
         for topic in moved:
@@ -151,3 +160,6 @@ class BatchPlans:
         noted = {**self._topic_ids, **going_on.topics}
         changed = {t: noted[t] for t in end if t in noted and noted[t] != read.topics.get(t)}
         return going_on.offsets, changed
+
+    def _moved(self, read: ReadStanding, end: Offsets) -> list[str]:
+        return [topic for topic, places in end.items() if places != read.offsets.get(topic)]

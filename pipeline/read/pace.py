@@ -1,4 +1,9 @@
-"""How many records of a lane that is apart make one epoch: others wait for it, but shortly."""
+"""How many records of a lane that is apart make one epoch: others wait for it, but shortly.
+
+An epoch takes what its commits take, whatever is in it: 30 ms, and 100 or more where the processors
+are busy. Fewer records make it no shorter, only more epochs, each of which others wait for. What a
+lane takes of the others' time is therefore bounded beyond that (`Turn.least_s`).
+"""
 
 from __future__ import annotations
 
@@ -7,8 +12,9 @@ from collections.abc import Callable
 
 from pipeline.read.turns import Turn
 
-TURN_S = 0.08
-"""So long a lane that has much to read is to have the turn, while others make epochs, too."""
+TURN_S = 0.06
+"""So long the records of a lane that has much to read are to keep the turn, beyond what an epoch
+takes by itself, while others make epochs, too."""
 _LATELY_S = 10.0
 _LEAST, _FIRST = 1_000, 2_000
 
@@ -47,8 +53,9 @@ class Pace:
     def took(self, records: int, seconds: float) -> None:
         """Take note of how long an epoch of so many records has the turn, which it still has."""
         self._own += 1
-        self._turn.epochs += 1
+        self._turn.made(records, seconds)
         if records:
-            # By half at most: what an epoch takes by itself does not follow from its records.
-            factor = min(2.0, max(0.5, TURN_S / max(seconds, 1e-6)))
+            own = seconds - self._turn.least_s
+            # By half at most: one epoch may have met a busy disk.
+            factor = min(2.0, max(0.5, TURN_S / max(own, 1e-6)))
             self._some = int(min(self._most, max(_LEAST, records * factor)))

@@ -114,7 +114,6 @@ class IngestRun:
         self._book = book
         self._skips = skips_of(book)
         self._captures, self._without = captures, without
-        self._plans: BatchPlans | None = None
         self.gaps: dict[str, list[Gap]] = {}
         self.silent: dict[str, Exception] = {}
         """Lanes of whose topics Kafka told nothing at the start: they are not read here."""
@@ -308,8 +307,7 @@ class IngestRun:
                 more = paced = True
             # More has come while parts were made; and of a batch a lane apart has most of the room.
             now = self.reach.newest(self._topics, here) if more else here
-            ahead = self._ahead
-            early = self._decoded_early(ahead, batch_id, now) if ahead else None
+            early = self._before_turn(batch_id, now)
             with self._loop.working("the begin of a batch"):
                 self._part(batch_id, now, early)
             here, more = self.reach.here(end), True
@@ -323,10 +321,13 @@ class IngestRun:
             self._stopping = True
             raise Stopped
 
-    def _decoded_early(self, ahead: LaneAhead, batch_id: int, end: Offsets) -> Early:
-        """Decode a part of a batch of one lane before its turn, unless executors have to do it."""
+    def _before_turn(self, batch_id: int, end: Offsets) -> Early | None:
+        """Ask which topics these are, and decode a part of a lane that is apart: nobody waits."""
         try:
-            part, rows = ahead.take(self._bound(batch_id, end), self._next_part)
+            self._plans.look(end)
+            if self._ahead is None:
+                return None
+            part, rows = self._ahead.take(self._bound(batch_id, end), self._next_part)
             return Early(part.end, rows)
         except BaseException as error:
             if self._stopping:  # Nobody waited for what was amid being decoded.
@@ -364,7 +365,6 @@ class IngestRun:
                 self._after_epoch(done)
 
     def _bound(self, batch_id: int, end: Offsets) -> Bound:
-        assert self._plans is not None, "the run has begun"
         return self._plans.bound(batch_id, self.reach.here(end))
 
     def _next_part(self, whole: Bound) -> Bound:

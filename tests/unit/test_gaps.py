@@ -398,3 +398,20 @@ def test_a_skip_back_inside_one_topic_is_made_once_in_a_run(lake: Lake) -> None:
     assert [bound(50, 10).start for _ in range(2)] == [at(0)] * 2, "until there is an epoch of it"
     assert bound(10, 50).start == at(10)
     assert bound(50, 51).start == at(50)
+
+
+def test_what_was_looked_at_before_the_turn_is_not_asked_for_in_it() -> None:
+    broker, asked = Broker(TOPIC), list[list[str]]()
+    cast(Any, broker).ids = lambda names: asked.append([*names]) or {TOPIC: OLD}
+    ingest = SimpleNamespace(
+        last=SimpleNamespace(end=at(5), topics={TOPIC: OLD}), next_epoch=Epoch(2)
+    )
+    plans = BatchPlans(broker, cast(Any, ingest), [], run_id="r", start=at(0), ids={TOPIC: OLD})
+    plans.look(at(9))
+    assert plans.bound(0, at(9)).end == at(9)
+    assert [each for each in asked if each] == [[TOPIC]]
+    plans.look(at(9))
+    cast(Any, broker).ids = lambda names: {TOPIC: NEW}
+    plans.look(at(9))
+    with pytest.raises(Unavailable, match="made again"):
+        plans.bound(0, at(9))

@@ -66,7 +66,7 @@ def run_over(ends: Offsets, book: LaneBook, tmp_path: Path) -> tuple[IngestRun, 
         made.append(bound)
         return None, bound.end
 
-    run._plans = cast(BatchPlans, SimpleNamespace(bound=bound))
+    run._plans = cast(BatchPlans, SimpleNamespace(bound=bound, look=lambda _: None))
     cast(Any, run)._run = made_of
     run.reach.begin({topic: {"0": 0} for topic in ends})
     return run, made
@@ -86,6 +86,16 @@ def test_a_batch_that_says_nothing_is_no_epoch_that_others_are_paced_by(tmp_path
     run, made = run_over({"quiet": {"0": 40}}, LaneBook(), tmp_path)
     run._at_work(0, {"quiet": {"0": 1}})
     assert (len(made), run.epochs, run._turn.epochs) == (1, 1, 0)
+
+
+def test_the_broker_tells_which_topics_these_are_before_a_turn_and_not_in_it(
+    tmp_path: Path,
+) -> None:
+    run, made = run_over({"quiet": {"0": 40}}, LaneBook(), tmp_path)
+    asked: list[bool] = []
+    cast(Any, run._plans).look = lambda _: asked.append(run._turn._held)
+    run._at_work(0, {"quiet": {"0": 40}})
+    assert (asked, len(made)) == ([False], 1)
 
 
 def test_a_lane_is_not_refused_for_the_size_of_its_records(

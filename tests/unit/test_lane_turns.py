@@ -58,13 +58,13 @@ def test_a_lane_takes_less_at_once_while_others_make_epochs() -> None:
     with turn:
         pass
     assert pace.records() == 20_000, "somebody looked, and made no epoch"
-    epoch(1, TURN_S, other)
+    epoch(500, TURN_S, other)
     assert pace.records() == 10_000, "it took too long for others"
     epoch(10_000, 2 * TURN_S)
     assert pace.records() == 5_000
     epoch(5_000, TURN_S / 2)
     assert pace.records() == 10_000
-    epoch(3, 9 * TURN_S)
+    epoch(300, 9 * TURN_S)
     assert pace.records() == 1_000, "never so few that it gets nowhere"
     at[0] += 60
     assert pace.records() == 20_000, "the others rest"
@@ -78,3 +78,13 @@ def test_a_lane_that_is_parted_begins_with_few() -> None:
     assert pace.records() == 4_000
     at[0] += 60
     assert pace.records() == 20_000, "nobody else makes any"
+
+
+def test_a_lane_does_not_make_ever_more_epochs_where_each_takes_long_by_itself() -> None:
+    turn, busy_s = Turn(), 2 * TURN_S
+    pace, other = Pace(20_000, turn, beside=True), Pace(20_000, turn)
+    for _ in range(20):
+        other.took(2, busy_s)
+        records = pace.records()
+        pace.took(records, busy_s + TURN_S * records / 8_000)
+    assert 7_000 <= pace.records() <= 9_000, "as many as take the others that long"

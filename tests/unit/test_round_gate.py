@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,12 +20,24 @@ LONG_S = 60.0
 NOT_AT_ALL_S = 0.0
 
 
-def gate_of(most_s: float) -> RoundGate:
-    """Return a gate behind the round of its first epoch."""
-    gate = RoundGate(most_s=most_s)
-    gate.committed(1)
-    with gate.round():
-        pass
+@dataclass
+class Clock:
+    """Says what time it is, and moves as it is told."""
+
+    at: float = 0.0
+
+    def __call__(self) -> float:
+        return self.at
+
+
+def gate_of(most_s: float, *rounds_s: float) -> RoundGate:
+    """Return a gate behind rounds that took so long, of an epoch each: by default of epoch 1."""
+    clock = Clock()
+    gate = RoundGate(most_s=most_s, now=clock)
+    for epoch, seconds in enumerate(rounds_s or (LONG_S,), start=1):
+        gate.committed(epoch)
+        with gate.round():
+            clock.at += seconds
     return gate
 
 
@@ -84,6 +97,25 @@ def test_a_round_that_takes_long_has_one_epoch_wait_and_no_more() -> None:
         pass
     gate.committed(4)
     assert gate.wait(1), "another round, another wait"
+
+
+def test_an_epoch_does_not_wait_for_what_others_commit_meanwhile() -> None:
+    gate = gate_of(LONG_S)
+    gate.committed(2)
+    thread, found = waiting(gate)
+    with gate.round():
+        gate.committed(3)
+    thread.join(LONG_S)
+    assert found == [True]
+
+
+def test_a_long_round_among_short_ones_is_waited_for_as_long_as_these_take() -> None:
+    gate = gate_of(LONG_S, *[NOT_AT_ALL_S] * 12, *[LONG_S] * 3)
+    gate.committed(16)
+    began = time.monotonic()
+    assert gate.wait(1)
+    assert time.monotonic() - began < LONG_S
+    assert not gate.wait(1), "its round takes long: nobody else waits for it"
 
 
 def test_nothing_waits_where_nobody_makes_rounds_or_much_has_come() -> None:
