@@ -20,6 +20,7 @@ from deltalake import DeltaTable
 
 from kernel.errors import InvalidRequest
 from lake.datasets import dataset_of, scanner_of
+from lake.spill_folders import spill_folder
 from pipeline.verification.cells import normal, sized, text_sql
 from pipeline.verification.large_states import LargeStates
 from replay.differences import Drift, RowDifferences
@@ -59,7 +60,7 @@ def row_differences(
     by_name = tuple(sorted(columns))  # The order of columns does not matter.
     apart = None if large is None else LargeTables(large, sides, tuple(key), by_name)
     with (
-        tempfile.TemporaryDirectory(prefix="penstock-compare-") as scratch,
+        tempfile.TemporaryDirectory(prefix="compare-", dir=spill_folder()) as scratch,
         _connected(scratch) as connection,
     ):
         return _Comparing(connection, sides, tuple(key), by_name, apart).run(expect)

@@ -6,7 +6,6 @@ statistics of files and the values of the keys find.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from uuid import uuid4
@@ -19,6 +18,7 @@ from kernel.errors import BeyondThisProcess, NotFound, first_line
 from lake.datasets import scanner_of, schema_of
 from lake.layout import Lake
 from lake.ranges import Among, Condition, dataset_within, filter_of
+from lake.spill_folders import spill_folder
 from lake.tables import Tables
 from pipeline.history.dialects import KEY_TEXT, DuckDialect
 from pipeline.history.fold import HistoryFold
@@ -142,7 +142,7 @@ def opened() -> duckdb.DuckDBPyConnection:
     connection.execute("SET preserve_insertion_order = false")
     connection.execute(f"SET memory_limit = '{MEMORY_BYTES}B'")
     # Made by DuckDB when memory does not suffice, and removed by it.
-    scratch = Path(tempfile.gettempdir(), f"penstock-histories-{uuid4().hex}")
+    scratch = Path(spill_folder(), f"penstock-histories-{uuid4().hex}")
     connection.execute("SET temp_directory = $1", [str(scratch)])
     return connection
 

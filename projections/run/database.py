@@ -15,6 +15,7 @@ import duckdb
 import pyarrow as pa
 
 from kernel.errors import BeyondThisProcess, ContractViolation, TooLarge, first_line
+from lake.spill_folders import spill_folder
 from projections.run.kept_statements import ArrowViews, KeptStatements
 from projections.run.spark_scalars import register_scalars
 from projections.sql.batch import listed
@@ -42,7 +43,7 @@ class Database:
         self.connection = duckdb.connect() if of is None else of.connection.cursor()
         self._memory_bytes: int = memory_bytes if of is None else of._memory_bytes
         # Made by DuckDB when memory does not suffice, and removed by it.
-        scratch = Path(tempfile.gettempdir(), f"penstock-regions-{uuid4().hex}")
+        scratch = Path(spill_folder(), f"penstock-regions-{uuid4().hex}")
         self._scratch: Path = scratch if of is None else of._scratch
         self.kept = KeptStatements(self.connection)
         self.views = ArrowViews(self.connection, self.kept)
@@ -78,7 +79,7 @@ class Database:
             raise TooLarge(
                 f"what the projection keeps between runs, or one run of it, needs more than "
                 f"{self._memory_bytes // 2**20} MB of memory and the disk behind it "
-                f"({self._scratch.parent}): {first_line(error)}",
+                f"({tempfile.gettempdir()}): {first_line(error)}",
                 remedy="Raise pipeline.state_memory_bytes, or free space there, and restart the "
                 "pipeline. What is kept, and which queries Spark computes instead, shows: penstock "
                 "projection explain FILE.sql",
