@@ -13,4 +13,5 @@ def executor_choice(found: Settings, master: str) -> ExecutorChoice:
         asked=Executor.named(found.text("pipeline.executor")),
         driver_bytes=found.number("pipeline.driver_bytes"),
         most_parts=1 if is_elsewhere(master) else MOST_PARTS,
+        elsewhere=is_elsewhere(master),
     )

@@ -11,14 +11,15 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, Schema, write_deltalake
 from deltalake.transaction import AddAction
 
 from kernel.positions import Epoch
 from lake.datasets import schema_of
 from lake.exactness import refuse_other_types
-from lake.guarded_commits import committing, guarded
+from lake.guarded_commits import committing, guarded, mark_of, overtaken
 from lake.log_lengths import shorten
+from lake.reader_features import enable_for
 from lake.staged_files import FilePlace, StagedFiles, statistics_text
 from lake.writer import Guard, reached
 
@@ -98,6 +99,38 @@ def append_files(
         table, [*adds, *beside], [shape], guard.app_id, int(guard.epoch), partition_by=partition_by
     )
     return int(table.version())
+
+
+def replace_files(
+    table: DeltaTable,
+    adds: Sequence[AddAction],
+    guard: Guard,
+    columns: pa.Schema,
+    before: int | None,
+) -> None:
+    """Make files that lie below a table's root all that it has, under their columns: one commit.
+
+    `before`: the guard's epoch in the table when its rows were begun to be computed. Commits of
+    others that came since are replaced as well. Raises `LeaseLost` where one of these is under the
+    guard's app id, or comes at this very moment.
+    """
+    shorten(guard.app_id, table)
+    table.update_incremental()
+    enable_for(table, columns)
+    if mark_of(table, guard.app_id) != before:
+        raise overtaken(table, guard.app_id, guard.epoch)
+    what = f"replacing the rows of {table.table_uri}"
+    with committing(table, guard.app_id, guard.epoch, what, again=guard.again):
+        table.create_write_transaction(
+            [*adds],
+            mode="overwrite",
+            schema=Schema.from_arrow(columns),
+            partition_by=[],
+            # Right behind the version whose files it takes away: Delta would let it pass after a
+            # commit that only rearranged them, and the rows would double.
+            commit_properties=guarded(guard.app_id, guard.epoch, retries=0),
+        )
+        table.update_incremental()
 
 
 def _written(table: DeltaTable, rows: pa.Table, partition_by: Sequence[str]) -> list[AddAction]:

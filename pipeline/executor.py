@@ -20,6 +20,8 @@ from pipeline.log.log_task import Facts
 from pipeline.log.staged_rows import Stage, Staged
 from pipeline.verification.large_states import LargeStates
 
+DRIVER_BYTES = 2**25
+"""What the driver takes in at once where no setting says it."""
 FIRST_GUESS_BYTES = 1024
 _FORGETS = 0.9
 """Of a guess, when records turn out smaller: one epoch of small ones says little of the next."""
@@ -53,13 +55,15 @@ class ExecutorChoice:
     """Chooses per epoch. `driver_bytes` is what the driver takes in at once, decoded.
 
     A batch may be made into up to `most_parts` epochs that the driver takes in one after the other:
-    executors on its own cores take more of these for a record than it does itself.
+    executors on its own cores take more of these for a record than it does itself. `elsewhere`:
+    they have cores of their own.
     """
 
-    asked: Executor
-    driver_bytes: int
+    asked: Executor = Executor.AUTO
+    driver_bytes: int = DRIVER_BYTES
     record_bytes: float = field(default=FIRST_GUESS_BYTES)
     most_parts: int = 1
+    elsewhere: bool = False
 
     def of(self, records: int) -> Executor:
         """Return who decodes so many records: the driver or Spark's executors."""

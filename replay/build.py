@@ -21,12 +21,13 @@ from kernel.errors import Cancelled, Conflict, InvalidRequest, NotFound
 from kernel.positions import CLOSED, Epoch
 from lake.sessions import Spark, SparkOnDemand
 from pipeline.ddl.held_tables import retry_command
-from pipeline.executor import Executor
+from pipeline.executor import Executor, ExecutorChoice
 from projections.run.catalog import Entry
 from projections.run.derived_holds import why_it_waits
 from projections.run.input_rows import input_bytes
-from projections.run.projector import BOUNDED_BYTES, Projector
+from projections.run.projector import Projector
 from projections.run.targets import Target
+from projections.run.whole_tables import BOUNDED_BYTES
 from projections.sql.lineage import read_by
 from replay.bases import Base, base_of, parts_of
 from replay.book import READY, UNFINISHED, Replay, ReplayBook, State
@@ -89,10 +90,14 @@ class Builder:
         self._spark = SparkOnDemand.of(spark).beside()
         self._site = site
         self._book = ReplayBook(site.place, site.tables)
-        self._projector = Projector(self._spark, site.lake, site.tables, site.manifest)
-        common = self._projector, site.lake, site.tables
-        self._driver = DriverSlices(*common, asked=executor, elsewhere=elsewhere)
-        self._writer = SliceWriter(self._spark, *common, self._driver, bounded_bytes=bounded_bytes)
+        common = site.lake, site.tables
+        choice = ExecutorChoice(asked=executor, elsewhere=elsewhere)
+        self._projector = Projector(self._spark, *common, site.manifest, choice=choice)
+        self._builds = self._projector.builds
+        slices = DriverSlices(self._projector, site.tables)
+        self._writer = SliceWriter(
+            self._spark, self._projector, *common, slices, bounded_bytes=bounded_bytes
+        )
         self._report = report
         self._record_every_s = record_every_s
         self._abandoned_after = abandoned_after
@@ -231,7 +236,7 @@ class Builder:
         since = 0
         if base is None:
             size = self._bytes_of(subject)
-            here = size if self._driver.suits(subject.plan, subject.catalog, size) else None
+            here = size if self._builds.suits(subject.plan, subject.catalog, size) else None
             slicing = slicing_of(subject.plan, rows, slices=slices, rate=rate, here=here)
         else:
             parts = parts_of(self._site, subject.entry.name, base)
@@ -304,7 +309,7 @@ class Builder:
             many = self._next(course, whole)
             course.finished(course.running_s, many)
         group = f"replay-{replay.name}-{replay.generation}-finish"
-        with watched(self._spark, group, course.tick, self._driver.work):
+        with watched(self._spark, group, course.tick, self._builds.work):
             self._finish(course.replay, whole, resumed=first > 0)
         failpoints.hit(failpoints.REPLAY_AFTER_BUILD)
         return course.built()
@@ -316,14 +321,14 @@ class Builder:
         group = f"replay-{replay.name}-{replay.generation}-{number}"
         guard = slice_guard(replay.name, replay.generation, number, many)
         try:
-            with watched(self._spark, group, course.tick, self._driver.work):
+            with watched(self._spark, group, course.tick, self._builds.work):
                 self._writer.write(whole, number, guard, many)
         except FAILURES as error:
             if many > 1:
                 # What can be computed before the row that cannot is there when the build stops.
                 course.stride = 1
                 return self._next(course, whole)
-            with watched(self._spark, f"{group}-search", course.tick, self._driver.work):
+            with watched(self._spark, f"{group}-search", course.tick, self._builds.work):
                 key = self._writer.failing_key(whole, number)
             raise slice_failed(replay, number, key, error) from error
         # More, where a process that this one took over from came first.

@@ -23,8 +23,9 @@ from lake.tables import Tables
 from lake.views import DeltaFrames
 from lake.writer import ArrowWriter, Guard
 from pipeline.typed.columns import EPOCH
-from projections.run.projector import BOUNDED_BYTES, Projector
+from projections.run.projector import Projector
 from projections.run.result_rows import stamped
+from projections.run.whole_tables import BOUNDED_BYTES
 from projections.sql.plan import Plan
 from replay.bases import rows_of
 from replay.driver_slices import DriverSlices
@@ -97,7 +98,7 @@ class SliceWriter:
     def most_at_once(self, whole: Whole) -> int:
         """Return how many slices this process may take in at once: executors begin slowly."""
         here = self._driver
-        most = here.slice_bytes if here and here.takes(whole) else self._bounded_bytes
+        most = here.builds.most_bytes if here and here.takes(whole) else self._bounded_bytes
         return max(1, most * whole.slicing.slices // max(whole.input_bytes, 1))
 
     def finish(self, whole: Whole, *, resumed: bool) -> None:

@@ -18,6 +18,7 @@ from kernel.errors import InvalidRequest
 from kernel.positions import Epoch
 from lake.savepoint_tables import KeptTable
 from lake.writer import Guard
+from projections.run.driver_builds import BUILD_BYTES
 from projections.run.relations import LakeCatalog
 from projections.run.targets import Target
 from projections.sql.plan import Plan
@@ -33,8 +34,6 @@ LEAST_SLICES, LEAST_ROWS = 20, 100_000
 """A shorter input is cut into so many slices too, so that after a tenth of them one was computed
 that Spark's beginning is not in, and the time left is known. But a slice of fewer rows than these
 costs more to begin than to compute."""
-SLICE_BYTES = 256 * 2**20
-"""Files of the inputs, for each slice, up to which this process computes it by DuckDB."""
 ROWS_HERE = 1_000_000
 """Input rows of a slice that DuckDB is to compute: as many take it a second or two."""
 MOST_SLICES = 32
@@ -188,10 +187,10 @@ def slicing_of(
     if slices is not None:
         return Slicing(columns=columns, slices=slices)
     if rate is None and here is not None:
-        if here <= SLICE_BYTES and computed_whole(plan, columns):
+        if here <= BUILD_BYTES and computed_whole(plan, columns):
             # Each slice would compute a side of a join anew.
             return Slicing(columns=columns, slices=1)
-        many = max(-(-rows // ROWS_HERE), -(-here // SLICE_BYTES), 1)
+        many = max(-(-rows // ROWS_HERE), -(-here // BUILD_BYTES), 1)
         return Slicing(columns=columns, slices=min(MOST_SLICES, many))
     each = SLICE_ROWS if rate is None else max(1, int(min(SLICE_ROWS, rate * PACE_S)))
     most = MOST_SLICES if rate is None else MOST_PACED

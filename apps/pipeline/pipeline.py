@@ -108,7 +108,7 @@ class Pipeline:
             self._registry,
             on_run=self._ran,
             state_memory_bytes=settings.number("pipeline.state_memory_bytes"),
-            history_bytes=self._executor.history_bytes,
+            choice=self._executor,
             executors=self._executors,
             large=large,
             lateness=settings.lateness,

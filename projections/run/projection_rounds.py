@@ -21,7 +21,8 @@ from lake.upkeep.compaction import LargeCompaction, compact
 from pipeline.commit.epoch_memory import EpochMemory
 from pipeline.commit.manifest import Manifest
 from pipeline.commit.manifest_rows import Committed
-from pipeline.history.tables import DRIVER_BYTES, HistoryTables
+from pipeline.executor import ExecutorChoice
+from pipeline.history.tables import HistoryTables
 from pipeline.typed.tables import TypedTables
 from projections.run.catalog import LIVE, PAUSED, DeployedCatalog, Deployment
 from projections.run.database import MEMORY_BYTES
@@ -63,27 +64,29 @@ class Projecting:
         *,
         on_run: Callable[[str, Run], None],
         state_memory_bytes: int = MEMORY_BYTES,
-        history_bytes: int = DRIVER_BYTES,
+        choice: ExecutorChoice | None = None,
         executors: Executors | None = None,
         large: LargeCompaction | None = None,
         lateness: timedelta = LATENESS,
         memory: EpochMemory | None = None,
         beside: RunsBeside | None = None,
     ) -> None:
-        """`memory` has the epochs that ingest, in this process, has committed.
+        """`memory` has what ingest, in this process, has committed; `choice` says who computes.
 
         With `beside`, what takes long is computed there, and no round waits for it.
         """
         # Handles and temporary views of its own: ingest works in another thread.
         tables = Tables()
+        choice = choice or ExecutorChoice()
         session = self._session = session_beside(spark)
-        self._lake = lake
-        self._tables = tables
+        self._lake, self._tables = lake, tables
         self._manifest = Manifest(lake, tables, memory=memory)
         self._deployed = DeployedCatalog(lake, tables)
         self._deployment: Deployment | None = None
         self._beside = beside or RunsBeside(most=0)
-        self._projector_of = partial(Projector, lake=lake, state_memory_bytes=state_memory_bytes)
+        self._projector_of = partial(
+            Projector, lake=lake, state_memory_bytes=state_memory_bytes, choice=choice
+        )
         self._projector = self._projector_of(
             session, tables=tables, manifest=self._manifest, brief=self._beside.most > 0
         )
@@ -92,17 +95,15 @@ class Projecting:
             tables,
             self._manifest,
             TypedTables(lake, tables, registry, executors, recent=self._manifest.memory.logged),
-            HistoryTables(session, lake, tables, driver_bytes=history_bytes),
+            HistoryTables(session, lake, tables, driver_bytes=choice.history_bytes),
             note=self._projector.notes.add,
         )
         self._on_run = on_run
-        self._large = large
-        self._lateness = lateness
+        self._large, self._lateness = large, lateness
         self._fields = EventFields(registry)
         self._triggering = Triggering(lake, tables)
         self._settled = (-2, -2)
-        self._steps = 0
-        self._typed_at = 0.0
+        self._steps, self._typed_at = 0, 0.0
         self.states: dict[str, ProjectionState] = {}
         self._round_plans = RoundPlans(self.states)
         self._due = DueProjections(self.states)
@@ -175,8 +176,7 @@ class Projecting:
         wanted = self._wanted(plans, deployment, brought.epoch)
         wanted |= self._beside.readers(wanted, reads)
         due = with_what_they_read(wanted, reads)
-        urgent = self._due.first(due, self._freshness(plans, deployment))
-        first = with_what_they_read(urgent, reads)
+        first = with_what_they_read(self._due.first(due, self._freshness(plans, deployment)), reads)
         order = [name for name in in_order(reads) if name in due]
         for names in ([n for n in order if n in first], [n for n in order if n not in first]):
             for name in names:

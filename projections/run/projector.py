@@ -10,8 +10,7 @@ One run of a projection over the epochs (C, E]:
    (`region_runs`).
 2. Merge them into the target in one guarded commit; touched keys without a row are deleted.
 3. Note the run in the manifest.
-A first run, and a rebuild, compute the whole: the same rows by P6. What would be too large for
-this process is written from the executors.
+A first run, and a rebuild, compute the whole: the same rows by P6 (`whole_tables`).
 """
 
 from __future__ import annotations
@@ -23,50 +22,40 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, functions
+from pyspark.sql import DataFrame
 
 from kernel import failpoints
-from kernel.errors import BeyondThisProcess, LeaseLost, TooLarge
-from kernel.positions import CLOSED, DeltaVersion, Epoch
-from lake.collecting import RESULT, collected
+from kernel.errors import BeyondThisProcess, LeaseLost
+from kernel.positions import CLOSED, Epoch
 from lake.datasets import schema_of
 from lake.guarded_commits import mark_of
 from lake.layout import Lake
-from lake.ranges import Range
 from lake.sessions import Spark, SparkOnDemand
 from lake.small_files import SmallFiles
-from lake.spark_writer import SparkWriter
 from lake.tables import TableAt, Tables, greatest
 from lake.views import DeltaFrames
 from lake.writer import DELETE, OP, ArrowWriter, Guard
 from pipeline.commit.manifest import Manifest
 from pipeline.commit.manifest_rows import Projected
+from pipeline.executor import ExecutorChoice
 from projections.run.corrections import Corrections
 from projections.run.database import MEMORY_BYTES, Database
+from projections.run.driver_builds import DriverBuilds
 from projections.run.engines import PlanSessions, SparkEngine
 from projections.run.final_rows import FinalRows
-from projections.run.input_rows import anything_new, input_bytes, table_of, versions_read
-from projections.run.key_runs import KEPT_BY_KEYS, all_rows, changed_rows
-from projections.run.matchers import register_functions
+from projections.run.input_rows import anything_new, versions_read
+from projections.run.key_runs import changed_rows
 from projections.run.meanings import Meanings
 from projections.run.pending_notes import PendingNotes
 from projections.run.projection_states import Run, run_of
 from projections.run.region_runs import Reading, RegionRuns, shape_of
 from projections.run.relations import LakeCatalog, retyped
-from projections.run.result_rows import keyed, stamped
-from projections.run.stream_frames import input_frame
+from projections.run.result_rows import stamped
 from projections.run.targets import Target
 from projections.run.watermark import greater
-from projections.sql.plan import InputKind, Plan, Strategy
+from projections.run.whole_tables import BOUNDED_BYTES, WholeTables
+from projections.sql.plan import Plan, Strategy
 from projections.sql.shape import END, ORDER, PARTIAL
-
-BOUNDED_BYTES = 64 * 2**20
-"""Input files up to this size give a result that is collected here and committed at once."""
-SMALL_BYTES = 8 * 2**20
-"""Input files up to this size are read here, for a projection that holds nothing, even as a whole.
-
-What a join as of a time compares grows with the product of both sides: of more, Spark's executors
-make the first run, and nobody waits for it here."""
 
 
 class Projector:
@@ -82,8 +71,12 @@ class Projector:
         bounded_bytes: int = BOUNDED_BYTES,
         state_memory_bytes: int = MEMORY_BYTES,
         brief: bool = False,
+        choice: ExecutorChoice | None = None,
     ) -> None:
-        """`brief`: of what takes long, a run raises `BeyondThisProcess` before it begins."""
+        """`brief`: of what takes long, a run raises `BeyondThisProcess` before it begins.
+
+        `choice` says who makes builds.
+        """
         self._brief = brief
         self._spark = SparkOnDemand.of(spark)
         self._lake = lake
@@ -91,12 +84,21 @@ class Projector:
         self._manifest = manifest
         self._frames = DeltaFrames(self._spark, tables)
         self._writer = ArrowWriter(tables)
-        self._spark_writer = SparkWriter(self._spark, tables)
-        self._bounded_bytes = bounded_bytes
         self._files = SmallFiles()
         self._regions = RegionRuns(lake, tables, memory_bytes=state_memory_bytes, small=self._files)
         database = Database(memory_bytes=state_memory_bytes)
         self._sessions = PlanSessions(database, lake, tables, self._files)
+        self.builds = DriverBuilds(lake, tables, choice or ExecutorChoice())
+        self._whole = WholeTables(
+            self._spark,
+            lake,
+            tables,
+            self._regions,
+            self._sessions,
+            self.builds,
+            bounded_bytes=bounded_bytes,
+            begins_long=self._at_length,
+        )
         self._read: dict[str, dict[str, int]] = {}
         self._final = FinalRows(manifest)
         self._corrections = Corrections(lake, tables)
@@ -220,7 +222,8 @@ class Projector:
         ended = self._final.watermark(plan, target, catalog, guard.epoch)
         changes = self._mergeable(plan, target, catalog, cursor, guard.epoch)
         if changes is None:
-            version, rows = self._write_whole(plan, target, catalog, guard)
+            reading = self.reading(plan, target, catalog, guard.epoch)
+            version, rows = self._whole.write(reading, guard)
             run = run_of(TableAt(version=version, as_of_epoch=guard.epoch), rows, 0, True, started)
             return replace(run, ended_us=ended)
         before = self._final.before(plan, target, guard.epoch)
@@ -280,64 +283,9 @@ class Projector:
         # Rows of an epoch that was noted changed with those of another projection.
         self.notes.add(done, again=changed and noted is not None and noted >= epoch)
 
-    def _write_whole(
-        self, plan: Plan, target: Target, catalog: LakeCatalog, guard: Guard
-    ) -> tuple[DeltaVersion, int]:
-        """Compute everything and replace what lies at the target; return version and rows."""
-        few = input_bytes(self._lake, self._tables, plan, catalog) <= self._bounded_bytes
-        found = self._all_rows(plan, target, catalog, guard) if few else None
-        if found is not None:
-            rows = stamped(keyed(found, plan.key), guard.epoch)
-            failpoints.hit(failpoints.PROJECTION_BEFORE_COMMIT)
-            version = self._writer.overwrite(target.path, rows, guard)
-            self._regions.committed(target.app_id, version)
-            return version, rows.num_rows
-        self._at_length()
-        result = self.whole(plan, target, catalog, guard.epoch)
-        whole = result.dropna(subset=list(plan.key))
-        marked = whole.withColumn("_epoch", functions.lit(int(guard.epoch)).cast("bigint"))
-        failpoints.hit(failpoints.PROJECTION_BEFORE_COMMIT)
-        version = self._spark_writer.overwrite(target.path, marked, guard)
-        table = self._tables.open(target.path)
-        return version, table.count() if table is not None else 0
-
-    def _all_rows(
-        self, plan: Plan, target: Target, catalog: LakeCatalog, guard: Guard
-    ) -> pa.Table | None:
-        """Return all rows, None where they are more than come here: a join makes many of few."""
-        self._regions.forget()
-        few = input_bytes(self._lake, self._tables, plan, catalog) <= min(
-            SMALL_BYTES, self._bounded_bytes
-        )
-        if plan.small and few:
-            reading = self.reading(plan, target, catalog, guard.epoch)
-            with suppress(BeyondThisProcess), self._sessions.engine(reading) as engine:
-                if plan.strategy in KEPT_BY_KEYS:
-                    return all_rows(engine, plan, guard.epoch)
-                if self._tables.open(target.path) is None:
-                    return self._regions.first(reading, guard.epoch)
-        self._regions.forget()
-        self._at_length()
-        try:
-            return collected(self.whole(plan, target, catalog, guard.epoch), RESULT)
-        except TooLarge:
-            return None
-
     def whole(self, plan: Plan, target: Target, catalog: LakeCatalog, up_to: Epoch) -> DataFrame:
         """Return all rows as they are at an epoch, as a frame that is computed when it is used."""
-        seen = Range(column="_epoch", lower=None, upper=up_to + 1)
-        late = not plan.stateful or target.include_late
-        for item in plan.inputs:
-            ranges = (seen,) if item.kind is InputKind.STREAM else ()
-            version = target.versions.get(table_of(item))
-            frame = input_frame(
-                self._frames, self._lake, item, catalog, ranges, late=late, version=version
-            )
-            frame.createOrReplaceTempView(item.view)
-        register_functions(self._spark.session, plan.tree)
-        return self._spark.session.sql(
-            plan.rows_at(self._final.watermark(plan, target, catalog, up_to))
-        )
+        return self._whole.frame(self.reading(plan, target, catalog, up_to), up_to)
 
     def _mergeable(
         self, plan: Plan, target: Target, catalog: LakeCatalog, after: Epoch | None, up_to: Epoch
@@ -373,7 +321,7 @@ class Projector:
         reading = self.reading(plan, target, catalog, up_to)
         if plan.strategy is Strategy.REGIONS:
             if self._brief and not self._regions.holds(target.app_id):
-                self._at_length(input_bytes(self._lake, self._tables, plan, catalog) > SMALL_BYTES)
+                self._at_length(not self._whole.is_small(plan, catalog))
             return stamped(self._regions.changes(reading, up_to), up_to)
         if plan.small:
             with suppress(BeyondThisProcess), self._sessions.engine(reading) as engine:

@@ -122,8 +122,8 @@ def notes_of_steps(tree: Newest, beyond: str | None, *, stateful: bool) -> tuple
         )
     else:
         kept = (
-            "engine: small changes in the pipeline's own process, large builds and rebuilds in "
-            "Spark; "
+            "engine: small changes in the pipeline's own process, as builds of up to 256 MiB of "
+            "files; larger ones in Spark; "
             "state: disposable, made anew from the typed tables when the process starts"
         )
     notes = [kept, _LATE_GROUPS if stateful else _LATE_ROWS]
@@ -206,8 +206,8 @@ def _chooses(tree: Newest) -> bool:
 def _engine(beyond: str | None) -> str:
     if beyond is None:
         return (
-            "engine: small changes in the pipeline's own process, large ones, builds and rebuilds "
-            "in Spark"
+            "engine: small changes in the pipeline's own process, as builds of up to 256 MiB of "
+            "files; larger ones in Spark"
         )
     return (
         f"engine: Spark, because of {beyond}; a run costs seconds, however little came: write it "

@@ -12,8 +12,10 @@ from pyspark.sql import SparkSession
 from kernel.positions import Epoch
 from lake.layout import Lake
 from lake.writer import ArrowWriter, Guard
-from projections.run import engines, projector
+from pipeline.executor import Executor, ExecutorChoice
+from projections.run import engines, whole_tables
 from projections.run.engines import SmallEngine
+from projections.run.projector import Projector
 from projections.sql.shape import ORDER
 from replay.build import Builder
 from replay.generations import generation_name
@@ -145,8 +147,14 @@ def test_what_few_files_unfold_to_beyond_the_bound_is_written_by_the_executors(
     run = small.run("windy")
     wanted = small.rows("projection/windy")
     assert run.whole
-    monkeypatch.setattr(projector, "SMALL_BYTES", -1)
-    monkeypatch.setattr(projector, "RESULT", replace(projector.RESULT, most_bytes=1))
+    monkeypatch.setattr(whole_tables, "RESULT", replace(whole_tables.RESULT, most_bytes=1))
+    small.projector = Projector(
+        spark.newSession(),
+        lake,
+        small.tables,
+        small.manifest,
+        choice=ExecutorChoice(asked=Executor.SPARK),
+    )
     subject = subject_of(small.site, "windy")
     target = generation_target(small.site, subject, 9, Epoch(1), include_late=False)
     again = small.projector.run(subject.plan, target, subject.catalog, Epoch(1))

@@ -17,6 +17,7 @@ from kernel.errors import Conflict, LeaseLost
 from kernel.positions import Epoch
 from lake.layout import Lake
 from lake.tables import Tables
+from pipeline.executor import Executor, ExecutorChoice
 from projections.run.catalog import DeployedCatalog
 from projections.run.projector import Projector
 from projections.serve.query import ask
@@ -340,7 +341,12 @@ def test_a_result_too_large_for_the_driver_is_the_same(small: SmallLake, name: s
     fill(small, name)
     wanted = small.rows(f"projection/{name}")
     small.projector = Projector(
-        small.spark.newSession(), small.lake, Tables(), small.manifest, bounded_bytes=0
+        small.spark.newSession(),
+        small.lake,
+        Tables(),
+        small.manifest,
+        bounded_bytes=0,
+        choice=ExecutorChoice(asked=Executor.SPARK),
     )
     subject = subject_of(small.site, name)
     target = made_target(small, name)

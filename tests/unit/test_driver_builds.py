@@ -213,7 +213,7 @@ def test_what_is_too_large_for_this_process_is_for_spark(
     visits: Visits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     builder = visits.builder()
-    builder._driver.slice_bytes = 1
+    builder._builds.most_bytes = 1
     with pytest.raises(SparkNeeded):
         builder.build("persons", slices=1)
 
@@ -272,7 +272,7 @@ def test_a_build_that_is_cancelled_before_its_query_begins_ends_it(
         if begins.is_set():
             cancel(visits.site, "persons")
 
-    monkeypatch.setattr("replay.driver_slices.WholeRows", Stops)
+    monkeypatch.setattr("projections.run.driver_builds.WholeRows", Stops)
     monkeypatch.setattr(WholeRows, "_make_view", view)
     monkeypatch.setattr(WholeRows, "_query", lambda *_: ENDLESS)
     monkeypatch.setattr("replay.progress.TICK_S", 0.05)

@@ -24,8 +24,9 @@ from pipeline.typed.columns import EVENT_COLUMNS
 from projections.run.catalog import DROPPED, LIVE, PAUSED, PROJECTION, Entry
 from projections.run.projection_rounds import Projecting
 from projections.run.projector import Projector
+from projections.run.region_runs import Reading
 from projections.run.round_plans import RoundPlans
-from projections.sql.plan import Plan
+from projections.run.whole_tables import WholeTables
 from replay.generations import live_app
 from replay.slice_writer import SliceWriter
 from replay.slices import Slicing, Whole, slice_guard
@@ -352,11 +353,11 @@ def test_columns_of_another_type_are_never_merged(
         rounds.projecting = rounds.started()
     written = []
 
-    def whole(projector: Projector, made: Plan, *more: object) -> tuple[int, int]:
-        written.append(made.name)
+    def whole(tables: WholeTables, reading: Reading, *more: object) -> tuple[int, int]:
+        written.append(reading.plan.name)
         return rounds.version("numbers"), 0
 
-    monkeypatch.setattr(Projector, "_write_whole", whole)
+    monkeypatch.setattr(WholeTables, "write", whole)
     rounds.step()
     assert rounds.error("numbers") is None
     assert rounds.rows("numbers") == before

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kernel.errors import BeyondThisProcess, InvalidRequest, Unavailable
-from projections.run import projector as projectors
+from projections.run import whole_tables
 from projections.run.catalog import DROPPED, PAUSED
 from projections.run.projection_rounds import Projecting
 from projections.run.projector import Projector
@@ -178,7 +178,7 @@ def test_state_of_many_rows_is_made_beside_and_taken_back(
     rounds: Beside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`persons` is kept by its operators: what they hold comes back with it."""
-    monkeypatch.setattr(projectors, "SMALL_BYTES", 0)
+    monkeypatch.setattr(whole_tables, "SMALL_BYTES", 0)
     rounds.seen("ab")
     assert rounds.settled()
     held = rounds.projecting._projector._regions._held
