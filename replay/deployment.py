@@ -62,6 +62,7 @@ def lake_catalog(site: Site) -> LakeCatalog:
         site.deployed.deployment(),
         typed=[t for t in noted.tables if t.startswith("typed/")] if noted is not None else [],
         fields=site.fields,
+        lateness=site.lateness,
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from projections.sql.declarations import SourceDecl
     from projections.sql.declared_relations import DeclaredCatalog
     from projections.sql.shape import Plan
+    from projections.sql.state_bounds import Lateness, Measures
 
 CATALOG_FILE = "catalog.json"
 
@@ -106,14 +108,15 @@ def explain(
             f"the files declare no projection {name or ''}".rstrip(),
             remedy="They declare: " + (", ".join(d.name for d in declared.projections) or "none"),
         )
-    plans = []
+    late, found = _lateness(workspace, known, declared.sources), []
     for decl in chosen:
         made = plan(decl, _declared_catalog(known, declared))
-        plans.append(replace(made, notes=made.notes + _beginnings(made, known, declared.sources)))
+        made = replace(made, notes=made.notes + _beginnings(made, known, declared.sources))
+        found.append((made, late, _measured(workspace, known, made)))
     emit(
-        [document(each) for each in plans],
+        [document(*each) for each in found],
         as_json=as_json,
-        text="\n\n".join(page(each) for each in plans),
+        text="\n\n".join(page(*each) for each in found),
     )
 
 
@@ -150,6 +153,41 @@ def _declared_catalog(known: Catalog, files: Declared) -> DeclaredCatalog:
     deployed = known.declared if isinstance(known, LakeCatalog) else {}
     projections = {**deployed, **{decl.name: decl for decl in files.projections}}
     return DeclaredCatalog(known, files.sources, [*projections.values()])
+
+
+def _lateness(workspace: Path | None, known: Catalog, sources: Sequence[SourceDecl]) -> Lateness:
+    """Return how late rows of a stream may be: as files, what is deployed or settings say."""
+    from projections.run.relations import LakeCatalog
+    from projections.sql.topics import log_of
+
+    default = settings.load(workspace).lateness
+    declared = {
+        name: source.lateness
+        for source in sources
+        if source.lateness is not None
+        for name in (source.name, source.on or log_of(source))
+    }
+
+    def late(name: str) -> timedelta:
+        # A category's declaration is that of each of its types.
+        above = ".".join(name.split(".")[:2]) if name.startswith("events.") else name
+        own = declared.get(name, declared.get(above))
+        if own is not None:
+            return own
+        return known.terms(name).lateness if isinstance(known, LakeCatalog) else default
+
+    return late
+
+
+def _measured(workspace: Path | None, known: Catalog, made: Plan) -> Measures:
+    """Measure the inputs of a plan in the workspace's lake, where that is what is known."""
+    from projections.run.input_measures import measured
+    from projections.run.relations import LakeCatalog
+
+    if not isinstance(known, LakeCatalog):
+        return {}
+    site = site_of(settings.load(workspace), fields=False)
+    return measured(site.lake, site.tables, made, known)
 
 
 def _beginnings(

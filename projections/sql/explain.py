@@ -12,6 +12,15 @@ from projections.sql.key_steps import key_steps
 from projections.sql.outline import outline
 from projections.sql.query import ResolvedQuery
 from projections.sql.shape import PARTIAL, InputKind, Plan, Strategy
+from projections.sql.state_bounds import (
+    NOT_MEASURED,
+    Lateness,
+    Measures,
+    by_default,
+    state_bounds,
+    state_documents,
+    state_lines,
+)
 from projections.sql.tree import (
     Function,
     Grouped,
@@ -285,8 +294,10 @@ def _operators(plan: Plan) -> list[str]:
     return lines
 
 
-def document(plan: Plan) -> dict[str, object]:
-    """Return a plan as a JSON-shaped document."""
+def document(
+    plan: Plan, lateness: Lateness = by_default, measures: Measures = NOT_MEASURED
+) -> dict[str, object]:
+    """Return a plan as a JSON-shaped document; see `page`."""
     origins = column_origins(plan.tree)
     return {
         "name": plan.name,
@@ -312,11 +323,15 @@ def document(plan: Plan) -> dict[str, object]:
         "notes": list(plan.notes),
         "rows_sql": plan.rows_sql,
         "operators": _operators(plan),
+        "state": state_documents(state_bounds(plan), lateness, measures),
     }
 
 
-def page(plan: Plan) -> str:
-    """Return a plan as text for people."""
+def page(plan: Plan, lateness: Lateness = by_default, measures: Measures = NOT_MEASURED) -> str:
+    """Return a plan as text for people.
+
+    `lateness`: how late rows of a stream may be; `measures`: what is known of the inputs' rows.
+    """
     lines = [
         f"projection {plan.name}",
         f"  key        {', '.join(plan.key)}",
@@ -337,5 +352,8 @@ def page(plan: Plan) -> str:
     lines += [f"    - {note}" for note in plan.notes]
     lines.append("  operators")
     lines += [f"    {line}" for line in _operators(plan)]
+    if bounds := state_bounds(plan):
+        lines.append("  state")
+        lines += [f"    {line}" for line in state_lines(bounds, lateness, measures)]
     lines += ["  SQL: all rows", f"    {plan.rows_sql}"]
     return "\n".join(lines)

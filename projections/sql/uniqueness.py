@@ -34,6 +34,12 @@ def one_row_of_each_key(tree: Newest) -> bool:
     return _identified(tree.input, frozenset(tree.keys))
 
 
+def meets_one_at_most(node: Join) -> bool:
+    """Say whether no left row is paired with two rows of the right side."""
+    equated = frozenset(theirs for _, theirs in node.pairs)
+    return bool(node.as_of) or _identified(node.right, equated)
+
+
 def _identified(node: Node, named: Set[str]) -> bool:
     """Say whether no two rows of a node have the same values in the columns that are named."""
     match node:
