@@ -32,8 +32,11 @@ from deltalake.table import Metadata, ProtocolVersions
 
 from kernel.errors import LeaseLost
 from lake.datasets import location_of
-from lake.storage import WHOLE_LOOK_S, is_local, last_checkpoint, log_file
+from lake.storage import is_local, last_checkpoint, log_file
 
+LISTED_EVERY_S = 60.0
+"""So often a log is listed all the same. It keeps its commits for five minutes at least; and a table
+that is looked at every few seconds would have deltalake go through its log each time."""
 MOST_AHEAD = 100
 """So many commits are kept beside what deltalake has."""
 MOST_FILES = 2_000
@@ -173,7 +176,7 @@ class Handle(DeltaTable):
         with self._lock:
             # A log is kept for minutes: only a machine that slept misses commits.
             now = time.time()
-            lately = 0 <= now - self._listed < WHOLE_LOOK_S
+            lately = 0 <= now - self._listed < LISTED_EVERY_S
             if not (lately and is_local(self._place) and self._followed()):
                 self._listed_anew()
 

@@ -12,8 +12,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from kernel.positions import Epoch
 from lake import handles
-from lake.handles import Handle
-from lake.storage import WHOLE_LOOK_S, log_file
+from lake.handles import LISTED_EVERY_S, Handle
+from lake.storage import log_file
 from lake.tables import Tables
 from lake.writer import ArrowWriter, Guard
 
@@ -88,7 +88,7 @@ def test_now_and_then_deltalake_looks_at_the_whole_log(
 ) -> None:
     now = [time.time()]
     monkeypatch.setattr(time, "time", lambda: now[0])
-    for passed_s in (WHOLE_LOOK_S, -3_600.0):
+    for passed_s in (LISTED_EVERY_S, -3_600.0):
         scene.add()
         now[0] += passed_s
         version = scene.epoch

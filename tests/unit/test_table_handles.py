@@ -15,10 +15,9 @@ from kernel.errors import LeaseLost
 from kernel.positions import Epoch
 from lake import tables as handles_of
 from lake.guarded_commits import mark_of
-from lake.handles import Handle
+from lake.handles import LISTED_EVERY_S, Handle
 from lake.layout import Lake, changes_log
 from lake.rows import SmallTables
-from lake.storage import WHOLE_LOOK_S
 from lake.tables import RENEWED_AFTER, Tables
 from lake.writer import ArrowWriter, Guard
 from tests.support.lake.folding import Done
@@ -88,8 +87,10 @@ def test_a_table_at_rest_is_not_listed_again_and_what_comes_is_seen_at_once(
     assert not listed
     fill(writer, path, 3, 4)
     listed.clear()
+    now[0] += LISTED_EVERY_S / 2
     assert (seen(), len(listed)) == (4, 0), "what came stands in files of known names"
-    for passed_s in (WHOLE_LOOK_S, -3_600.0):
+    now[0] -= LISTED_EVERY_S / 2
+    for passed_s in (LISTED_EVERY_S, -3_600.0):
         now[0] += passed_s
         listed.clear()
         assert [seen(), seen()] == [4, 4]
@@ -108,7 +109,7 @@ def test_a_log_that_was_cleaned_meanwhile_is_found_by_the_next_look_at_the_whole
     DeltaTable(path).create_checkpoint()
     for version in range(6):
         (tmp_path / "table" / "_delta_log" / f"{version:020}.json").unlink()
-    now[0] += WHOLE_LOOK_S
+    now[0] += LISTED_EVERY_S
     opened = reader.open(path)
     assert opened is not None
     assert opened.version() == 6
