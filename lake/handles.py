@@ -35,8 +35,10 @@ from lake.datasets import location_of
 from lake.storage import is_local, last_checkpoint, log_file
 
 LISTED_EVERY_S = 60.0
-"""So often a log is listed all the same. It keeps its commits for five minutes at least; and a table
-that is looked at every few seconds would have deltalake go through its log each time."""
+"""So often a log is listed all the same: it keeps its commits for five minutes at least.
+
+Listed more often, what is looked at every few seconds would be gone through by deltalake each time.
+"""
 MOST_AHEAD = 100
 """So many commits are kept beside what deltalake has."""
 MOST_FILES = 2_000

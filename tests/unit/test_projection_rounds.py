@@ -18,6 +18,8 @@ from kernel import failpoints
 from kernel.errors import Conflict, InvalidRequest
 from kernel.positions import Epoch
 from lake.layout import Lake
+from lake.tables import Tables
+from lake.writer import Guard
 from pipeline.commit.manifest import Manifest
 from pipeline.commit.manifest_rows import Bound, Projected
 from pipeline.typed.columns import EVENT_COLUMNS
@@ -90,8 +92,8 @@ class Rounds:
         entry = Entry(kind=PROJECTION, name=name, generation=1, status=LIVE, text=text)
         self.made.deployed.put([entry])
 
-    def seen(self, persons: str) -> Epoch:
-        """Commit an epoch with a visit of each person."""
+    def seen(self, persons: str, *, noted: bool = True) -> Epoch:
+        """Commit an epoch with a visit of each person; not `noted`: the loop is to note it."""
         epoch = self.made.epoch()
         rows = []
         for person in persons:
@@ -102,7 +104,11 @@ class Rounds:
                 | {"person": person, "occurred_at": at, "_epoch": epoch, "_late": False}
                 | {"_time": at, "_seq_hi": self.position, "_seq_lo": 0}
             )
-        self.made.derive({TYPED: pa.Table.from_pylist(rows, SEEN)}, epoch)
+        found = pa.Table.from_pylist(rows, SEEN)
+        if noted:
+            self.made.derive({TYPED: found}, epoch)
+        else:
+            self.made.writer.append(self.lake.path(TYPED), found, Guard(TYPED, epoch))
         return epoch
 
     def step(self) -> None:
@@ -279,6 +285,32 @@ def test_p5_a_process_that_died_before_its_note_leaves_it_to_the_next(rounds: Ro
     assert runs[-1].tables["projection/numbers"].version == rounds.version("numbers")
     assert [run.epoch for run in runs[-2:]] == [epoch, epoch]
     assert runs[-2].tables != runs[-1].tables, "it is noted once"
+
+
+def test_p5_notes_that_are_lost_with_their_process_repeat_nothing(
+    rounds: Rounds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds.seen("ab")
+    rounds.step()
+    epoch = rounds.seen("aac", noted=False)
+
+    def killed(*_: object) -> None:
+        raise failpoints.Crash("before a note is there")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Manifest, "project_all", killed)
+        with pytest.raises(failpoints.Crash):
+            rounds.step()
+    written = [rounds.version(name) for name in SHAPES]
+    assert rounds.rows("persons") == {"a": 3, "b": 1, "c": 1}, "its rows are there"
+    names = ("typed", *(live_app(name, 1) for name in SHAPES))
+    manifest = Manifest(rounds.lake, Tables())
+    assert {manifest.noted(name) for name in names} == {epoch - 1}, "and nobody sees them by name"
+    rounds.projecting = rounds.started()
+    rounds.step()
+    assert {manifest.noted(name) for name in names} == {epoch}
+    assert [rounds.version(name) for name in SHAPES] == written
+    assert rounds.fits()
 
 
 @pytest.mark.parametrize("resumed", [False, True])
