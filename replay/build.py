@@ -236,8 +236,10 @@ class Builder:
         since = 0
         if base is None:
             size = self._bytes_of(subject)
-            here = size if self._builds.suits(subject.plan, subject.catalog, size) else None
-            slicing = slicing_of(subject.plan, rows, slices=slices, rate=rate, here=here)
+            here = self._builds.suits(subject.plan, subject.catalog, size)
+            slicing = slicing_of(
+                subject.plan, rows, slices=slices, rate=rate, size=size, here=here
+            )
         else:
             parts = parts_of(self._site, subject.entry.name, base)
             since, rows = rows, base.rows

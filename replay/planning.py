@@ -16,6 +16,7 @@ from lake.datasets import dataset_of
 from pipeline.ddl.held_tables import retry_command
 from pipeline.typed.columns import EPOCH, LATE
 from projections.run.meanings import meaning_of
+from projections.run.whole_rows import WholeRows
 from projections.sql.lineage import read_by, readers_of
 from replay.bases import Base, base_of, parts_of
 from replay.book import ReplayBook
@@ -302,7 +303,9 @@ def _types(site: Site, subject: Subject) -> tuple[TypeDifference, ...]:
 
 def _slices(site: Site, subject: Subject, rows: int, base: Base | None) -> int:
     if base is None:
-        return slicing_of(subject.plan, rows).slices
+        size = input_bytes(site, subject)
+        here = WholeRows(site.lake, site.tables).can(subject.plan, subject.catalog)
+        return slicing_of(subject.plan, rows, size=size, here=here).slices
     return copying(parts_of(site, subject.entry.name, base), None, None, where=base.where).slices
 
 

@@ -36,8 +36,11 @@ that Spark's beginning is not in, and the time left is known. But a slice of few
 costs more to begin than to compute."""
 ROWS_HERE = 1_000_000
 """Input rows of a slice that DuckDB is to compute: as many take it a second or two."""
-MOST_SLICES = 32
-"""However long the input is: its scans are then still fewer than what is computed from it."""
+MANY_SLICES = 32
+"""A longer input has larger slices, whose scans are then still fewer than what is computed from
+them, until these are as large as a slice may be."""
+MOST_ROWS = 4_000_000
+"""Input rows that a slice has at most, however long the input is."""
 MOST_ASKED = 10_000
 """Of slices that somebody asks for: each is a commit, and scans all that is read."""
 QUICK_S = 2.0
@@ -174,11 +177,12 @@ def slicing_of(
     *,
     slices: int | None = None,
     rate: float | None = None,
-    here: int | None = None,
+    size: int = 0,
+    here: bool = False,
 ) -> Slicing:
     """Choose slices for a query over so many input rows. Raises `InvalidRequest`.
 
-    `here`: the bytes of the inputs, where this process may compute slices of them by DuckDB.
+    `size`: the bytes of the inputs' files; `here`: this process may compute slices by DuckDB.
     """
     refuse_pace(slices, rate)
     columns = sliceable(plan)
@@ -186,16 +190,17 @@ def slicing_of(
         return Slicing(columns=(), slices=1)
     if slices is not None:
         return Slicing(columns=columns, slices=slices)
-    if rate is None and here is not None:
-        if here <= BUILD_BYTES and computed_whole(plan, columns):
+    least = max(1, -(-size // BUILD_BYTES), -(-rows // MOST_ROWS))
+    if rate is None and here:
+        if size <= BUILD_BYTES and computed_whole(plan, columns):
             # Each slice would compute a side of a join anew.
             return Slicing(columns=columns, slices=1)
-        many = max(-(-rows // ROWS_HERE), -(-here // BUILD_BYTES), 1)
-        return Slicing(columns=columns, slices=min(MOST_SLICES, many))
+        many = min(MANY_SLICES, -(-rows // ROWS_HERE))
+        return Slicing(columns=columns, slices=max(least, many))
     each = SLICE_ROWS if rate is None else max(1, int(min(SLICE_ROWS, rate * PACE_S)))
-    most = MOST_SLICES if rate is None else MOST_PACED
+    most = MANY_SLICES if rate is None else MOST_PACED
     told = min(LEAST_SLICES, rows // LEAST_ROWS)
-    return Slicing(columns=columns, slices=max(1, told, min(most, -(-rows // each))))
+    return Slicing(columns=columns, slices=max(least, told, min(most, -(-rows // each))))
 
 
 def stride_after(many: int, seconds: float) -> int:

@@ -38,7 +38,8 @@ def short(replay: Replay) -> str:
             begun = cast("dict[str, Any]", replay.detail["build"])
             why = str(replay.detail.get("error", ""))[:200]
             return (
-                f"{begun['done']} of {begun['slicing']['slices']} slices{': ' if why else ''}{why}"
+                f"{begun['done']} of {_slices(begun['slicing']['slices'])}"
+                f"{': ' if why else ''}{why}"
             )
         case State.SWAPPED if "reason" in replay.detail:
             return f"swapped without a good comparison: {str(replay.detail['reason'])[:200]}"
@@ -74,7 +75,7 @@ def plan_page(found: ReplayPlan) -> str:
             for each in found.held
         ),
         late,
-        f"writes about {found.live_rows:,} rows in {found.slices} slices; "
+        f"writes about {found.live_rows:,} rows in {_slices(found.slices)}; "
         f"needs {found.needed_bytes:,} bytes{free}{'' if found.fits else ': too few'}",
         *([] if found.sliceable else [f"it is one slice, however large: {NO_PACE}"]),
         f"takes {low} to {high} s, from {found.rates.slowest:,.0f} to "
@@ -91,6 +92,10 @@ def plan_page(found: ReplayPlan) -> str:
         f"to go back{'' if found.place else ' after the swap'}: {found.go_back}",
     ]
     return "\n".join(lines)
+
+
+def _slices(many: int) -> str:
+    return f"{many} slice{'' if many == 1 else 's'}"
 
 
 def _epochs(found: ReplayPlan) -> str:

@@ -27,10 +27,12 @@ from replay.rates import rates_for
 from replay.slices import (
     LEAST_ROWS,
     LEAST_SLICES,
+    MANY_SLICES,
     MOST_ASKED,
     MOST_PACED,
-    MOST_SLICES,
+    MOST_ROWS,
     QUICK_S,
+    BUILD_BYTES,
     SLICE_ROWS,
     SlicedBuild,
     Slicing,
@@ -77,7 +79,8 @@ def a_build(**changes: object) -> SlicedBuild:
         (LEAST_ROWS * LEAST_SLICES, None, None, LEAST_SLICES),
         (SLICE_ROWS * LEAST_SLICES, None, None, LEAST_SLICES),
         (SLICE_ROWS * LEAST_SLICES + 1, None, None, LEAST_SLICES + 1),
-        (SLICE_ROWS * 1000, None, None, MOST_SLICES),
+        (MOST_ROWS * MANY_SLICES, None, None, MANY_SLICES),
+        (MOST_ROWS * 100, None, None, 100),
         (10, 7, None, 7),
         (1000, None, 10.0, 10),
         (10, None, 0.5, 2),
@@ -91,6 +94,26 @@ def test_the_number_of_slices_follows_from_rows_and_rate(
 ) -> None:
     plan = of(f"SELECT flight, delay FROM {FLIGHTS}", key="flight")
     assert slicing_of(plan, rows, slices=slices, rate=rate).slices == max(expected, 1)
+
+
+@pytest.mark.parametrize("here", [True, False])
+@pytest.mark.parametrize(
+    ("rows", "size", "most"),
+    [
+        (100_000_000, 3 * 2**30, MANY_SLICES),
+        (100_000_000, 30 * 2**30, 120),
+        (1_000_000_000, 30 * 2**30, 250),
+        (10_000_000_000, 2**40, 4096),
+    ],
+)
+def test_no_slice_grows_with_its_input_beyond_a_measured_size(
+    rows: int, size: int, most: int, here: bool
+) -> None:
+    plan = of(f"SELECT flight, delay FROM {FLIGHTS}", key="flight")
+    found = slicing_of(plan, rows, size=size, here=here)
+    assert found.slices == most
+    assert size <= found.slices * BUILD_BYTES, "either executor may go on with it"
+    assert rows <= found.slices * MOST_ROWS
 
 
 @pytest.mark.parametrize(
