@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeGuard
 
 from arro3.core import DataType, Schema
 from arro3.core import Field as Column
@@ -67,6 +67,9 @@ CLAIM = "claim"
 """Names, in the detail of a generation that is built or swapped, the process that does it."""
 REASON = "reason"
 """Says, in the detail of a generation, why it is swapped though no comparison speaks for it."""
+TOGETHER = "together"
+"""Names, in the detail of a generation, those that are swapped or taken back with it, itself too:
+generations by projection."""
 UNFINISHED = (State.BUILDING, State.PAUSED, State.STOPPED)
 """A generation some of whose slices are there."""
 READY = (State.BUILT, State.VERIFIED, State.DIFFERS)
@@ -93,6 +96,12 @@ class Replay:
     base_text: str
     detail: Mapping[str, object] = field(default_factory=dict)
     at: datetime | None = None
+
+    @property
+    def together(self) -> dict[str, int]:
+        """The generations, by projection, that it was swapped or taken back with; its own too."""
+        told = self.detail.get(TOGETHER)
+        return {str(name): int(number) for name, number in told.items()} if _is_map(told) else {}
 
     def now(
         self,
@@ -201,6 +210,28 @@ class ReplayBook:
             )
         return found[-1]
 
+    def set_of(
+        self, names: Sequence[str], *states: State, generation: int | None = None
+    ) -> list[Replay]:
+        """Return the newest generation of each projection in one of the states, and who goes along.
+
+        Of what was begun with others and interrupted, these are returned too, whichever is named.
+        Raises `NotFound`, and `Conflict` where some were begun with others than those named, or to
+        be taken back, which is none of the states.
+        """
+        found: dict[str, Replay] = {}
+        for name in names:
+            own = [r for r in self.of(name) if r.state in CLAIMED and r.together]
+            found[name] = own[0] if own else self.newest(name, *states, generation=generation)
+        for begun in [r for r in found.values() if r.state in CLAIMED and r.together]:
+            back = begun.state is State.ROLLING_BACK and begun.state not in states
+            if back or not found.keys() <= begun.together.keys():
+                raise _amid_others(begun)
+            for name, number in begun.together.items():
+                if (other := self.known(name, number)) is not None:
+                    found[name] = other
+        return [*found.values()]
+
     def known(self, name: str, generation: int) -> Replay | None:
         """Return the newest row of a generation; None for one that the book does not have."""
         return next((each for each in self.of(name) if each.generation == generation), None)
@@ -263,6 +294,47 @@ class ReplayBook:
 
         self._ledger.put(rows)
         return replay
+
+    def record_all(self, moves: Sequence[tuple[Replay, Sequence[State]]]) -> None:
+        """Append rows in one commit, of generations each of which is in one of some states.
+
+        Raises what `record` raises, and `Conflict` where another generation of one of these
+        projections is being swapped or taken back with others: nothing is appended then.
+        """
+
+        def rows(entry: int) -> list[dict[str, object]]:
+            known = self.all()
+            for replay, after in moves:
+                for other in known:
+                    if other.name != replay.name:
+                        continue
+                    if other.generation == replay.generation:
+                        _refuse_moved(other, after, None)
+                    elif other.state in CLAIMED and other.together:
+                        raise _amid_others(other)
+            return [_row(replay, entry) for replay, _ in moves]
+
+        self._ledger.put(rows)
+
+
+def command_of(replay: Replay) -> str:
+    """Return the command that finishes what was begun with a generation that is claimed."""
+    back = replay.state is State.ROLLING_BACK
+    names = " ".join(sorted(replay.together) or [replay.name])
+    return f"penstock replay {'rollback' if back else 'swap'} {names}"
+
+
+def _amid_others(replay: Replay) -> Conflict:
+    others = ", ".join(sorted({*replay.together} - {replay.name}))
+    return Conflict(
+        f"generation {replay.generation} of {replay.name} is {replay.state} together with {others}",
+        remedy=f"Give the same command again; where that was interrupted, before it: "
+        f"{command_of(replay)}",
+    )
+
+
+def _is_map(value: object) -> TypeGuard[Mapping[Any, Any]]:
+    return isinstance(value, Mapping)
 
 
 def _done(replay: Replay) -> tuple[object, ...]:

@@ -26,7 +26,7 @@ from projections.run.catalog import Entry
 from projections.run.derived_holds import why_it_waits
 from projections.run.input_rows import input_bytes
 from projections.run.projector import Projector
-from projections.run.targets import Target
+from projections.run.targets import Target, at_place_of, live_target
 from projections.run.whole_tables import BOUNDED_BYTES
 from projections.sql.lineage import read_by
 from replay.bases import Base, base_of, parts_of
@@ -192,11 +192,12 @@ class Builder:
         self._book.record(now, after=UNFINISHED, claim=before.claim)
         return self._go_on(now, subject, build, target)
 
-    def catch_up(self, replay: Replay, up_to: Epoch) -> Replay:
+    def catch_up(self, replay: Replay, up_to: Epoch, *, live: bool = False) -> Replay:
         """Bring a built generation forward to an epoch, incrementally, as the live runner does.
 
-        Not beyond the other projections that it reads, whose rows change at the epoch where they
-        stand, too. Raises `Conflict` where a held table keeps it where it is.
+        `live`: it is the table, and nobody else writes that. Not beyond the other projections that
+        it reads, whose rows change at the epoch where they stand, too. Raises `Conflict` where a
+        held table keeps it where it is.
         """
         if replay.epoch > up_to:
             return replay
@@ -206,6 +207,9 @@ class Builder:
         if replay.epoch >= up_to and not again:
             return self._at_its_head(replay, subject, wanted)
         target = self._target(replay, subject, up_to)
+        if live:
+            own = live_target(self._site.lake, replay.name, replay.generation)
+            target = at_place_of(target, own)
         run = self._projector.run(subject.plan, target, subject.catalog, up_to)
         if again and not run.rows + run.deleted:
             return self._at_its_head(replay, subject, wanted)
@@ -237,9 +241,7 @@ class Builder:
         if base is None:
             size = self._bytes_of(subject)
             here = self._builds.suits(subject.plan, subject.catalog, size)
-            slicing = slicing_of(
-                subject.plan, rows, slices=slices, rate=rate, size=size, here=here
-            )
+            slicing = slicing_of(subject.plan, rows, slices=slices, rate=rate, size=size, here=here)
         else:
             parts = parts_of(self._site, subject.entry.name, base)
             since, rows = rows, base.rows

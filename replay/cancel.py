@@ -6,7 +6,16 @@ from datetime import UTC, datetime, timedelta
 
 from kernel.errors import Conflict, NotFound
 from lake import storage
-from replay.book import CLAIM, CLAIMED, READY, UNFINISHED, Replay, ReplayBook, State
+from replay.book import (
+    CLAIM,
+    CLAIMED,
+    READY,
+    UNFINISHED,
+    Replay,
+    ReplayBook,
+    State,
+    command_of,
+)
 from replay.copies import is_in_place
 from replay.generation_names import stable_name
 from replay.generations import generation_path, live_app
@@ -42,6 +51,13 @@ def cancel(site: Site, name: str, *, generation: int | None = None) -> Replay:
         if not of_it:
             raise
         return of_it[-1]
+    if replay.state in CLAIMED and replay.together:
+        raise Conflict(
+            f"generation {replay.generation} of {name} is {replay.state} together with "
+            f"{', '.join(sorted({*replay.together} - {name}))}, or that was interrupted",
+            remedy=f"Finish it: {command_of(replay)}; to go back: penstock replay rollback "
+            f"{' '.join(sorted(replay.together))}",
+        )
     if replay.state is State.ROLLING_BACK:
         if site.deployed.deployment().claimed(name):
             raise Conflict(

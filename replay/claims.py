@@ -1,4 +1,4 @@
-"""The claim of a projection's place, by which a swap or a rollback keeps others off its commit.
+"""The claim of places of projections, by which a swap or a rollback keeps others off its commits.
 
 It is in the book, where nobody cancels the generation any more and whoever deploys finds what is
 about to go live; and in the catalog, where the live runner, which would commit again and again in
@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from deltalake.exceptions import DeltaError
 
 from kernel.errors import Conflict, PenstockError
 from projections.run.catalog import Entry
-from replay.book import CLAIM, READY, Replay, ReplayBook, State
-from replay.deployment import claims_over, hold_place
-from replay.subject import Site
+from replay.book import CLAIM, READY, TOGETHER, Replay, ReplayBook, State
+from replay.deployment import claims_over, hold_places
+from replay.subject import Site, entry_of
 
 _STOPS = (Exception, KeyboardInterrupt)
 """What ends a command that is still there to clean up."""
@@ -29,43 +29,58 @@ _VERSION = "version"
 
 @dataclass(slots=True)
 class PlaceClaim:
-    """Claims the place of one projection for one process: SWAPPING, or ROLLING_BACK."""
+    """Claims the places of projections for one process: SWAPPING, or ROLLING_BACK."""
 
     site: Site
     book: ReplayBook
     state: State
-    _told: Entry | None = None
+    _told: list[Entry] = field(default_factory=list)
 
-    def take(self, replay: Replay) -> Replay:
-        """Claim a generation for the commit that follows; the live runner holds still from now on.
+    def take(self, replays: Sequence[Replay]) -> list[Replay]:
+        """Claim generations for the commits that follow; live runners hold still from now on.
 
-        Raises `Cancelled`, and `Conflict` where another process has it, or something was deployed
-        since that does not go with the query that is about to go live.
+        All of them at once, or none. Raises `Cancelled`, and `Conflict` where another process has
+        one, or something was deployed since that does not go with a query that is about to go live.
         """
-        back = self.state is State.ROLLING_BACK
-        free = (State.SWAPPED,) if back else READY
-        detail: dict[str, object] = {CLAIM: uuid.uuid4().hex}
-        if back and _VERSION in replay.detail:
-            detail |= {_VERSION: replay.detail[_VERSION]}
-        claimed = self.book.record(
-            replay.now(self.state, detail=detail),
-            after=(self.state,) if replay.state is self.state else free,
-        )
-        text, coming = replay.text, replay.generation
-        if back:
-            text, coming = replay.base_text, replay.base
+        together = {each.name: each.generation for each in replays} if len(replays) > 1 else {}
+        claimed = [self._claimed(each, together) for each in replays]
+        self.book.record_all([*zip(claimed, map(self._free, replays), strict=True)])
         try:
-            self._told = hold_place(self.site, replay.name, text, coming)
+            self.hold(replays)
         except _STOPS:
-            self.give_back(claimed, replay)
+            self.give_back(claimed, replays)
             raise
         return claimed
 
+    def hold(self, replays: Sequence[Replay]) -> None:
+        """Let live runners hold still for another minute."""
+        self._told = hold_places(self.site, [self._going_live(each) for each in replays])
+
+    def _claimed(self, replay: Replay, together: Mapping[str, int]) -> Replay:
+        detail: dict[str, object] = {CLAIM: uuid.uuid4().hex}
+        if self.state is State.ROLLING_BACK and _VERSION in replay.detail:
+            detail |= {_VERSION: replay.detail[_VERSION]}
+        if together:
+            detail |= {TOGETHER: together}
+        return replay.now(self.state, detail=detail)
+
+    def _free(self, replay: Replay) -> Sequence[State]:
+        """Return the states from which a generation is claimed."""
+        if self.state is State.SWAPPING and replay.state is not self.state:
+            return READY
+        return (replay.state,)  # Of a rollback: what was swapped, or whose swap is given up.
+
+    def _going_live(self, replay: Replay) -> Entry:
+        text, coming = replay.text, replay.generation
+        if self.state is State.ROLLING_BACK:
+            text, coming = replay.base_text, replay.base
+        return replace(entry_of(self.site, replay.name), text=text, generation=coming)
+
     @contextlib.contextmanager
     def unless(
-        self, is_there: Callable[[], bool], claimed: Replay, replay: Replay
+        self, is_there: Callable[[], bool], claimed: Sequence[Replay], replays: Sequence[Replay]
     ) -> Iterator[None]:
-        """Give a claim back after an error of the block, unless the block's commit is there.
+        """Give claims back after an error of the block, unless a commit of the block is there.
 
         Where nobody can see whether it is, the place stays claimed.
         """
@@ -74,35 +89,38 @@ class PlaceClaim:
         except _STOPS:
             with contextlib.suppress(PenstockError, DeltaError, OSError):
                 if not is_there():
-                    self.give_back(claimed, replay)
+                    self.give_back(claimed, replays)
             raise
 
-    def give_back(self, claimed: Replay, replay: Replay) -> None:
-        """Give a claim back after a commit that was not made, unless another one took it over.
+    def give_back(self, claimed: Sequence[Replay], replays: Sequence[Replay]) -> None:
+        """Give claims back after a commit that was not made, unless another one took them over.
 
         The live runner still holds still, for the next attempt. What a crash left claimed stays so:
         whoever left it may still be about to commit.
         """
-        if replay.state is not self.state:
-            with contextlib.suppress(Conflict):
-                claim = str(claimed.detail[CLAIM])
-                now = claimed.now(replay.state, detail=replay.detail)
-                self.book.record(now, after=(self.state,), claim=claim)
+        for mine, replay in zip(claimed, replays, strict=True):
+            if replay.state is not self.state:
+                with contextlib.suppress(Conflict):
+                    claim = str(mine.detail[CLAIM])
+                    now = mine.now(replay.state, detail=replay.detail)
+                    self.book.record(now, after=(self.state,), claim=claim)
 
     def let_go(self) -> None:
-        """Let the live runner go on."""
+        """Let the live runners go on."""
         told = self._told
-        if told is not None:
-            # It goes on by itself a minute later.
+        if told:
+            # They go on by themselves a minute later.
             with contextlib.suppress(PenstockError):
-                self.site.deployed.decide(lambda: claims_over(self.site, told.name, told))
+                self.site.deployed.decide(
+                    lambda: [over for one in told for over in claims_over(self.site, one.name, one)]
+                )
 
 
 @contextlib.contextmanager
 def claiming(site: Site, book: ReplayBook, state: State) -> Iterator[PlaceClaim]:
-    """Claim a place in the block. After an error, or Ctrl-C, the live runner goes on at once.
+    """Claim places in the block. After an error, or Ctrl-C, the live runners go on at once.
 
-    Without one it goes on with what the block made, once that is deployed.
+    Without one they go on with what the block made, once that is deployed.
     """
     claim = PlaceClaim(site, book, state)
     try:

@@ -28,7 +28,7 @@ from projections.sql.parse import parse_script
 from projections.sql.plan import plan
 from projections.sql.sink_circles import check_sink_circles, check_sinks_apart
 from projections.sql.sinks import TopicSink
-from replay.book import CLAIMED, Replay, ReplayBook, State
+from replay.book import CLAIMED, Replay, ReplayBook, State, command_of
 from replay.planning import next_generation
 from replay.subject import Site, check_deployable, declaration, entry_of
 from schemas.identifiers import EVENTS
@@ -92,24 +92,29 @@ def apply(
     return results
 
 
-def hold_place(site: Site, name: str, text: str, generation: int) -> Entry:
-    """Look whether what is deployed goes with a query that is about to go live, by a commit.
+def hold_places(site: Site, going: Sequence[Entry]) -> list[Entry]:
+    """Look whether what is deployed goes with queries that are about to go live, by a commit.
 
-    The commit only claims the projection's place, so that its live runner holds still for a while;
-    it returns that. But a swap makes it behind its claim in the book, and whoever deploys at this
-    moment decides anew behind it: they find the claim then. Raises `Conflict`, and `LeaseLost` when
-    others were faster every time.
+    The commit only claims the projections' places, so that their live runners hold still for a
+    while; it returns that. But a swap makes it behind its claim in the book, and whoever deploys at
+    this moment decides anew behind it: they find the claim then. Queries that go live together have
+    to go with each other. Raises `Conflict`, and `LeaseLost` when others were faster every time.
     """
-    until = datetime.now(UTC) + CLAIMED_FOR
-    claim = Entry(kind=CLAIM, name=name, generation=generation, status=LIVE, text=until.isoformat())
+    until = (datetime.now(UTC) + CLAIMED_FOR).isoformat()
+    claims = [
+        Entry(kind=CLAIM, name=one.name, generation=one.generation, status=LIVE, text=until)
+        for one in going
+    ]
 
     def decided() -> list[Entry]:
-        entry_of(site, name)  # It refuses a name that is not deployed.
-        check_deployable(site, name, text)
-        return [claim]
+        for one in going:
+            entry_of(site, one.name)  # It refuses a name that is not deployed.
+            others = {each.name: each for each in going if each is not one}
+            check_deployable(replace(site, coming=others), one.name, one.text)
+        return claims
 
     site.deployed.decide(decided)
-    return claim
+    return claims
 
 
 def claims_over(site: Site, name: str, claim: Entry | None = None) -> list[Entry]:
@@ -164,12 +169,17 @@ def _about_to_go_live(replay: Replay) -> tuple[str, str, str]:
     if replay.state is State.ROLLING_BACK:
         why = f"which is being rolled back to generation {replay.base}, or that was interrupted"
         command = (
-            f"penstock replay rollback {name}; or, to keep generation {generation}, penstock "
-            f"replay cancel {name} --generation {generation}"
+            command_of(replay)
+            if replay.together
+            else (
+                f"penstock replay rollback {name}; or, to keep generation {generation}, penstock "
+                f"replay cancel {name} --generation {generation}"
+            )
         )
         return replay.base_text, why, command
     why = f"whose generation {generation} is being swapped, or its swap was interrupted"
-    return replay.text, why, f"penstock replay swap {name} --generation {generation} --yes"
+    command = f"penstock replay swap {name} --generation {generation} --yes"
+    return replay.text, why, command_of(replay) if replay.together else command
 
 
 def _decided(

@@ -43,7 +43,8 @@ class Site:
     """A lake to replay in. `fields`: columns of registered event types, as the live runner has
     them; without a registry those of types that occurred are enough for most projections.
     `lateness`: of inputs that declare none. `large`: who hashes tables that are large. `into`:
-    another lake that takes what is built, with the book of it; this one is only read then."""
+    another lake that takes what is built, with the book of it; this one is only read then.
+    `coming`: projections that are seen as if these entries were deployed already."""
 
     lake: Lake
     tables: Tables = field(default_factory=Tables)
@@ -51,6 +52,7 @@ class Site:
     lateness: timedelta = LATENESS
     large: LargeStates | None = None
     into: Lake | None = None
+    coming: Mapping[str, Entry] = field(default_factory=dict)
 
     @property
     def place(self) -> Lake:
@@ -65,7 +67,7 @@ class Site:
     @property
     def deployed(self) -> DeployedCatalog:
         """What is deployed."""
-        return DeployedCatalog(self.lake, self.tables)
+        return DeployedCatalog(self.lake, self.tables, self.coming)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +128,16 @@ def declaration(name: str, text: str) -> ProjectionDecl:
     raise InvalidRequest(
         f"the SQL declares no projection {name}", remedy=f"Write CREATE PROJECTION {name} …"
     )
+
+
+def own_statement(name: str, text: str) -> str:
+    """Return what of some SQL text declares the projection `name`: others are deployed apart.
+
+    Raises `InvalidRequest`.
+    """
+    script = parse_script(text, origin=f"projection {name}")
+    alone = len(script.projections) + len(script.sources) == 1
+    return text if alone else declaration(name, text).text
 
 
 def generation_target(

@@ -21,31 +21,40 @@ holds still, the third is for what was under way.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from deltalake import DeltaTable
 
 from kernel import failpoints
-from kernel.errors import Conflict, LeaseLost, NotFound, Unavailable
+from kernel.errors import LeaseLost, NotFound, Unavailable
 from kernel.positions import CLOSED, DeltaVersion, Epoch
-from lake.tables import TableAt, kept
+from lake.tables import TableAt
 from pipeline.commit.manifest_rows import Projected
-from projections.run.catalog import Entry
-from projections.run.meanings import MIXED
-from replay.book import READY, REASON, Replay, ReplayBook, State
+from replay.book import READY, REASON, TOGETHER, Replay, ReplayBook, State
 from replay.cancel import give_up_rollback
 from replay.claims import claiming
-from replay.deployment import claims_over
 from replay.generations import (
     Cursor,
-    build_app,
     close_build,
     generation_name,
     live_app,
     publish,
     published_version,
     put_back,
+)
+from replay.going_live import (
+    ATTEMPTS,
+    backward,
+    before_swap,
+    forward,
+    go_live,
+    meaning,
+    refuse_another,
+    refuse_part,
+    refuse_replaced,
+    too_fast,
+    with_options,
 )
 from replay.subject import Site, check_deployable, entry_of, reads_projections
 from replay.swap_place import (
@@ -55,13 +64,9 @@ from replay.swap_place import (
     lacks_input,
     place_now,
     refuse_going,
-    refuse_taken_back,
 )
 
-ATTEMPTS = 3
-"""Each costs a catch-up over what the live generation committed meanwhile."""
-
-_GOES_ON = (*READY, State.SWAPPING, State.SWAPPED)
+GOES_ON = (*READY, State.SWAPPING, State.SWAPPED)
 """A swap goes on from these: another process may have finished it. What was taken back is over."""
 
 CatchUp = Callable[[Replay], Replay]
@@ -98,10 +103,8 @@ def swap(
     book = ReplayBook(site.lake, site.tables)
     # One that is swapping was left so by a crash, or is being swapped by somebody else.
     replay = book.newest(name, *READY, State.SWAPPING, generation=generation)
-    if reason is not None and replay.state is not State.SWAPPING:
-        told = replay.now(replay.state, detail={**replay.detail, REASON: reason})
-        replay = book.record(told, after=READY)
-    replay = _with_options(site, replay)
+    refuse_part(site, [replay])
+    replay = with_options(site, told_why(book, replay, reason))
     if replay.state is not State.SWAPPING:
         # Something may have been deployed since the build that does not go with its query.
         check_deployable(site, name, replay.text)
@@ -110,28 +113,11 @@ def swap(
     close_build(site.lake, site.tables, name, replay.generation)
     failpoints.hit(failpoints.REPLAY_AFTER_SWAP)
     # Whoever slept here may find that another process finished the swap, and took it back.
-    book.refuse_moved(replay, after=_GOES_ON)
-    stable = DeltaTable(site.lake.path(f"projection/{name}"))
-    version = published_version(stable, replay.generation)
-    site.manifest.project(
-        Projected(
-            epoch=replay.epoch,
-            name=live_app(name, replay.generation),
-            tables={f"projection/{name}": TableAt(version=version, as_of_epoch=replay.epoch)},
-            meaning=_meaning(site, replay),
-        )
-    )
-    _go_live(
-        site,
-        replay,
-        generation=replay.generation,
-        text=replay.text,
-        include_late=replay.include_late,
-    )
-    detail: dict[str, object] = {"version": version}
-    if (why := book.reason(name, replay.generation)) is not None:
-        detail[REASON] = why
-    book.record(replay.now(State.SWAPPED, detail=detail), after=_GOES_ON)
+    book.refuse_moved(replay, after=GOES_ON)
+    version = noted(site, replay)
+    go_live(site, [forward(replay)])
+    failpoints.hit(failpoints.REPLAY_AFTER_LIVE)
+    book.record(swapped(book, replay, version), after=GOES_ON)
     return Swapped(
         name=name,
         generation=replay.generation,
@@ -153,8 +139,8 @@ def rollback(site: Site, name: str) -> Swapped:
     book = ReplayBook(site.lake, site.tables)
     # One that is rolling back was left so by a crash, or is taken back by somebody else.
     replay = book.newest(name, State.SWAPPED, State.ROLLING_BACK)
-    entry = entry_of(site, name)
-    _refuse_another(entry, replay)
+    refuse_another(entry_of(site, name), replay)
+    refuse_part(site, [replay])
     try:
         epoch = _restored(site, book, replay)
     except NotFound:
@@ -165,13 +151,8 @@ def rollback(site: Site, name: str) -> Swapped:
     failpoints.hit(failpoints.REPLAY_AFTER_SWAP)
     stable = DeltaTable(site.lake.path(f"projection/{name}"))
     version = published_version(stable, replay.base)
-    _go_live(
-        site,
-        replay,
-        generation=replay.base,
-        text=replay.base_text,
-        include_late=any(r.include_late for r in book.of(name) if r.generation == replay.base),
-    )
+    go_live(site, [backward(book, replay)])
+    failpoints.hit(failpoints.REPLAY_AFTER_LIVE)
     book.record(replay.now(State.ROLLED_BACK, detail={"version": version}))
     return Swapped(
         name=name,
@@ -182,53 +163,45 @@ def rollback(site: Site, name: str) -> Swapped:
     )
 
 
-def _with_options(site: Site, replay: Replay) -> Replay:
-    """Return a generation with the options that its query was given while it was built.
-
-    Raises `Conflict` where it was built from another query, which may not want them.
-    """
-    entry = entry_of(site, replay.name)
-    if entry.generation != replay.base or entry.text == replay.base_text:
+def told_why(book: ReplayBook, replay: Replay, reason: str | None) -> Replay:
+    """Keep why a generation is to be swapped though no comparison speaks for it."""
+    if reason is None or replay.state is State.SWAPPING:
         return replay
-    if replay.text == replay.base_text:
-        return replace(replay, text=entry.text, base_text=entry.text)
-    if replay.state is State.SWAPPING:
-        return replay  # Readers may have it already.
-    raise Conflict(
-        f"{replay.name} was given other options since generation {replay.generation} was built "
-        "from another query: the swap would undo them",
-        remedy=f"Write them into that query, and build it again: penstock replay cancel "
-        f"{replay.name}, then penstock replay apply {replay.name} --sql FILE",
+    told = replay.now(replay.state, detail={**replay.detail, REASON: reason})
+    return book.record(told, after=READY)
+
+
+def noted(site: Site, replay: Replay) -> DeltaVersion:
+    """Note in the manifest by which version a generation became the table; return that."""
+    table = f"projection/{replay.name}"
+    version = published_version(DeltaTable(site.lake.path(table)), replay.generation)
+    site.manifest.project(
+        Projected(
+            epoch=replay.epoch,
+            name=live_app(replay.name, replay.generation),
+            tables={table: TableAt(version=version, as_of_epoch=replay.epoch)},
+            meaning=meaning(site, replay),
+        )
     )
+    return version
 
 
-def _refuse_replaced(site: Site, book: ReplayBook, replay: Replay) -> None:
-    """Raise `Conflict` where another generation went live since the build."""
-    entry = entry_of(site, replay.name)
-    if entry.generation in (replay.base, replay.generation):
-        return
-    if replay.state is State.SWAPPING:
-        # A swap that still runs fails at its commit: the table is another one since.
-        book.record(replay.now(State.BUILT), after=(State.SWAPPING,))
-    raise Conflict(
-        f"generation {entry.generation} of {replay.name} is live; generation {replay.generation} "
-        f"was built to replace generation {replay.base}",
-        remedy=f"Build it again: penstock replay apply {replay.name}",
-    )
-
-
-def _meaning(site: Site, replay: Replay) -> str:
-    """Return what made a generation's rows, as its build noted it."""
-    runs = site.manifest.history_of(build_app(replay.name, replay.generation))
-    return runs[-1].meaning if runs else MIXED
+def swapped(book: ReplayBook, replay: Replay, version: DeltaVersion) -> Replay:
+    """Return the row that says of a generation that it is the table since a version of it."""
+    detail: dict[str, object] = {"version": version}
+    if replay.together:
+        detail[TOGETHER] = replay.together
+    if (why := book.reason(replay.name, replay.generation)) is not None:
+        detail[REASON] = why
+    return replay.now(State.SWAPPED, detail=detail)
 
 
 def _published(site: Site, book: ReplayBook, replay: Replay, catch_up: CatchUp) -> Replay:
     asked = False
     with claiming(site, book, State.SWAPPING) as claim:
         for _ in range(ATTEMPTS):
-            book.refuse_moved(replay, after=_GOES_ON)
-            _refuse_replaced(site, book, replay)
+            book.refuse_moved(replay, after=GOES_ON)
+            refuse_replaced(site, book, replay)
             place = place_now(site, replay)
             replay = place.replay
             if place.swapped:
@@ -238,20 +211,20 @@ def _published(site: Site, book: ReplayBook, replay: Replay, catch_up: CatchUp) 
                 not asked and reads_projections(site, replay.name, replay.text)
             ):
                 asked, replay = True, catch_up(replay)
-            claimed = claim.take(replay)
-            with claim.unless(partial(is_the_table, site, replay), claimed, replay):
+            (claimed,) = claim.take([replay])
+            with claim.unless(partial(is_the_table, site, replay), [claimed], [replay]):
                 # The live one may have come further until it saw the claim.
                 place = place_now(site, replay)
                 ahead = place.swapped or lacks_input(site, place)
                 replay = place.replay
                 epoch = Epoch(max(place.live, replay.epoch))
-                if not ahead and _committed(site, place, epoch):
+                if not ahead and committed(site, place, epoch):
                     return replay.now(replay.state, epoch=epoch, detail=replay.detail)
-            claim.give_back(claimed, replay)
-        raise _too_fast(replay)
+            claim.give_back([claimed], [replay])
+        raise too_fast(replay)
 
 
-def _committed(site: Site, place: SwapPlace, epoch: Epoch) -> bool:
+def committed(site: Site, place: SwapPlace, epoch: Epoch) -> bool:
     """Make a generation that is claimed the table; say whether the live one was not faster."""
     replay = place.replay
     failpoints.hit(failpoints.REPLAY_AFTER_CLAIM)
@@ -283,22 +256,22 @@ def _restored(site: Site, book: ReplayBook, replay: Replay) -> Epoch:
             stable = DeltaTable(path)
             if stable.transaction_version(new) == CLOSED:
                 return Epoch(stable.transaction_version(old) or 0)
-            before = _before(stable, path, replay)
+            before = before_swap(stable, path, replay)
             epoch = Epoch(before.transaction_version(old) or 0)
             # The query of before comes back with its sink, which another projection may have since,
             # and without columns that another one may read since: the claim looks.
-            claimed = claim.take(replay)
+            (claimed,) = claim.take([replay])
             failpoints.hit(failpoints.REPLAY_AFTER_CLAIM)
-            with claim.unless(partial(is_taken_back, site, replay), claimed, replay):
+            with claim.unless(partial(is_taken_back, site, replay), [claimed], [replay]):
                 refuse_going(site, before, replay)
-                if _taken_back(site, stable, before, replay):
+                if taken_back(site, stable, before, replay):
                     site.tables.forget(path)
                     return epoch
-            claim.give_back(claimed, replay)
-        raise _too_fast(replay)
+            claim.give_back([claimed], [replay])
+        raise too_fast(replay)
 
 
-def _taken_back(site: Site, stable: DeltaTable, before: DeltaTable, replay: Replay) -> bool:
+def taken_back(site: Site, stable: DeltaTable, before: DeltaTable, replay: Replay) -> bool:
     """Make a table what it was before; say whether the live one was not faster."""
     old = live_app(replay.name, replay.base)
     try:
@@ -316,68 +289,3 @@ def _taken_back(site: Site, stable: DeltaTable, before: DeltaTable, replay: Repl
         if not is_taken_back(site, replay):
             raise
     return True
-
-
-def _before(stable: DeltaTable, path: str, replay: Replay) -> DeltaTable:
-    """Return the table as it was before the swap."""
-    # Not the newest commit that names it: a rollback to it is one as well, of a later generation.
-    swapped = replay.detail.get("version")
-    try:
-        at = published_version(stable, replay.generation) if swapped is None else int(str(swapped))
-        before = kept(path, at - 1)
-    except NotFound:
-        before = None
-    if before is None or before.transaction_version(live_app(replay.name, replay.base)) == CLOSED:
-        raise NotFound(
-            f"what {replay.name} was before generation {replay.generation} is not kept any more "
-            "(lake.retention_days)",
-            remedy="Build the query of that time again: penstock replay apply "
-            f"{replay.name} --sql FILE",
-        )
-    return before
-
-
-def _refuse_another(entry: Entry, replay: Replay) -> None:
-    if entry.generation not in (replay.generation, replay.base):
-        raise Conflict(
-            f"generation {entry.generation} of {entry.name} is live, not {replay.generation}",
-            remedy=f"penstock replay status {entry.name}",
-        )
-
-
-def _go_live(site: Site, replay: Replay, *, generation: int, text: str, include_late: bool) -> None:
-    """Deploy one of the two generations of a swap.
-
-    Raises `Conflict` where another one is deployed since, or the table was taken back from this
-    one: whoever comes here may have slept. Both are looked at anew for each attempt. Who takes the
-    table back closes the generation before the catalog names another one: so it is seen here, or
-    the attempt fails.
-    """
-
-    def deployed() -> list[Entry]:
-        entry = entry_of(site, replay.name)
-        _refuse_another(entry, replay)
-        over = claims_over(site, replay.name)
-        if entry.generation == generation:
-            return over
-        stable = DeltaTable(site.lake.path(f"projection/{replay.name}"))
-        refuse_taken_back(stable, replay, generation)
-        deploy = replace(entry, generation=generation, text=text, include_late=include_late)
-        return [deploy, *over]
-
-    for attempt in range(ATTEMPTS):
-        try:
-            site.deployed.decide(deployed)
-        except LeaseLost:
-            if attempt == ATTEMPTS - 1:
-                raise
-        else:
-            return
-
-
-def _too_fast(replay: Replay) -> Conflict:
-    return Conflict(
-        f"the live generation of {replay.name} committed during each of {ATTEMPTS} attempts",
-        remedy=f"penstock projection pause {replay.name}, the same command again, then "
-        f"penstock projection resume {replay.name}",
-    )

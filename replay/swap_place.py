@@ -44,7 +44,10 @@ def place_now(site: Site, replay: Replay) -> SwapPlace:
     swapped = _swapped_at(stable, replay)
     # A catch-up without new input commits nothing: the book may know better than the table.
     done = built.transaction_version(build_app(replay.name, replay.generation)) or 0
-    epoch = Epoch(max(done, replay.epoch)) if swapped is None else swapped
+    if swapped is None:
+        epoch = Epoch(max(done, replay.epoch))
+    else:  # One that was brought further without new input tells it in the manifest alone.
+        epoch = Epoch(max(swapped, noted_epoch(site, replay.name, replay.generation) or 0))
     noted = noted_epoch(site, replay.name, replay.base) or 0
     live = max(stable.transaction_version(live_app(replay.name, replay.base)) or 0, noted)
     return SwapPlace(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
@@ -43,15 +44,20 @@ from apps.cli.replay_pages import (
 from apps.cli.replay_places import OtherLake, other_lake, told_there
 from apps.cli.sites import site_of
 from kernel import failpoints
-from kernel.errors import EXIT_FAILED
+from kernel.errors import EXIT_FAILED, InvalidRequest
 from lake.layout import Lake
 
 if TYPE_CHECKING:
     from kernel.positions import Epoch
-    from replay.book import Replay
-    from replay.swap import CatchUp
+    from replay.book import Replay, State
+    from replay.subject import Site
+    from replay.swap import CatchUp, Swapped
 
 
+Names = Annotated[
+    list[str],
+    typer.Argument(metavar="NAME", help="The projection, or several that belong together."),
+]
 Expect = Annotated[
     str | None,
     typer.Option(metavar="SQL", help="A condition over the rows live and built of a key."),
@@ -198,7 +204,7 @@ def compare_(
 
 
 def swap_(
-    name: Name,
+    names: Names,
     generation: Generation = None,
     yes: Annotated[
         bool, typer.Option("--yes", help="Also when it was not compared, or differs.")
@@ -212,47 +218,88 @@ def swap_(
 ) -> None:
     """Make the built generation the table, by one commit. `replay rollback` takes it back.
 
-    Without --yes and --reason only what `replay verify` accepted; exit code 3 otherwise.
+    Without --yes and --reason only what `replay verify` accepted; exit code 3 otherwise. Several
+    projections that belong together go at once: readers by name and over HTTP see all of them new
+    or all of them old.
     """
     from replay.book import READY, State
 
     found = settings.load(workspace)
     failpoints.arm_from_environment()
-    built = book_of(found, name).newest(name, *READY, State.SWAPPING, generation=generation)
+    members = _members(found, names, *READY, State.SWAPPING, generation=generation)
     # A swap that was interrupted had its confirmation.
-    accepted = built.state in (State.VERIFIED, State.SWAPPING)
+    unsure = [each for each in members if each.state not in (State.VERIFIED, State.SWAPPING)]
     why_not = (reason or "").strip()
-    if not accepted and not (yes and why_not):
-        why = "differs from" if built.state is State.DIFFERS else "was not compared with"
-        what = f"generation {built.generation} of {name} {why} the live one"
-        command = f"penstock replay verify {name}, or add --yes --reason WHY"
-        refuse_unconfirmed(what, as_json=as_json, fix=command)
+    if unsure and not (yes and why_not):
+        what = "; ".join(map(_not_accepted, unsure))
+        verify = ", ".join(f"penstock replay verify {each.name}" for each in unsure)
+        refuse_unconfirmed(what, as_json=as_json, fix=f"{verify}, or add --yes --reason WHY")
     from replay.swap import swap
 
-    site = site_of(found)
+    site, told = site_of(found), why_not if unsure else None
 
     def catch_up(replay: Replay) -> Replay:
         builder = builder_of(found, site)
         return builder.catch_up(replay, builder.head())
 
-    told = None if accepted else why_not
-    done = swap(site, name, catch_up, generation=built.generation, reason=told)
+    def bring(seen: Site, replay: Replay, epoch: Epoch, live: bool) -> Replay:
+        return builder_of(found, seen).catch_up(replay, epoch, live=live)
+
+    if len(members) > 1:
+        from replay.swap_sets import swap_set
+
+        _emit_swapped(swap_set(site, members, bring, reason=told), as_json=as_json)
+        return
+    (built,) = members
+    done = swap(site, built.name, catch_up, generation=built.generation, reason=told)
     emit(asdict(done), as_json=as_json, text=swapped(done))
 
 
-def rollback_(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
+def _members(
+    found: settings.Settings, names: list[str], *states: State, generation: int | None = None
+) -> list[Replay]:
+    """Return the generations that are meant, and those that go with them."""
+    for name in names:
+        book = book_of(found, name)
+    if generation is not None and len(names) > 1:
+        raise InvalidRequest(
+            "--generation is of one projection, and several are named",
+            remedy="Leave it out: the newest of each is taken.",
+        )
+    return book.set_of([*dict.fromkeys(names)], *states, generation=generation)
+
+
+def _not_accepted(built: Replay) -> str:
+    from replay.book import State
+
+    why = "differs from" if built.state is State.DIFFERS else "was not compared with"
+    return f"generation {built.generation} of {built.name} {why} the live one"
+
+
+def _emit_swapped(done: Sequence[Swapped], *, as_json: bool) -> None:
+    emit([asdict(each) for each in done], as_json=as_json, text="\n".join(map(swapped, done)))
+
+
+def rollback_(names: Names, workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
     """Make the generation before the live one the table again, as it was at the swap.
 
-    The pipeline then brings it up to date, from its own epoch.
+    The pipeline then brings it up to date, from its own epoch. What was swapped together is taken
+    back together, also where that swap was interrupted.
     """
     from replay.book import State
 
     failpoints.arm_from_environment()
     found = settings.load(workspace)
-    book_of(found, name).newest(name, State.SWAPPED, State.ROLLING_BACK)
+    members = _members(found, names, State.SWAPPED, State.ROLLING_BACK)
     from replay.swap import rollback
 
-    done = rollback(site_of(found, fields=False), name)
+    site = site_of(found, fields=False)
+    if len(members) > 1:
+        from replay.swap_sets import rollback_set
+
+        _emit_swapped(rollback_set(site, members), as_json=as_json)
+        return
+    done = rollback(site, members[0].name)
     emit(asdict(done), as_json=as_json, text=swapped(done))
 
 

@@ -6,11 +6,11 @@ Commands import the lake and Spark when they run: it takes seconds, which `--hel
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,9 +25,16 @@ from apps.cli.replay_derived import (
 )
 from apps.cli.replay_pages import NO_PACE, document, plan_page
 from apps.cli.replay_places import OtherLake, naming, other_lake
-from apps.cli.replay_plans import asked_start, read_plan, start_of
+from apps.cli.replay_plans import (
+    asked_start,
+    chosen_names,
+    read_plan,
+    refuse_plan,
+    refuse_stale,
+    start_of,
+    text_for,
+)
 from apps.cli.sites import site_of
-from apps.cli.sql_files import sql_of
 from kernel import failpoints
 from lake.layout import Lake
 
@@ -38,6 +45,7 @@ if TYPE_CHECKING:
     from replay.build import Builder
     from replay.planning import ReplayPlan
     from replay.progress import BuildProgress
+    from replay.starts import Start
     from replay.subject import Site
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The projection.")]
@@ -48,6 +56,17 @@ Built = Annotated[
         help="The projection; with --lake also a table of the log, as typed.events.order.placed, "
         "current.shop.public.orders, history.shop.public.orders.",
     ),
+]
+Several = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="NAME",
+        help="The projection, or several; with --lake also tables of the log, as "
+        "typed.events.order.placed, current.shop.public.orders, history.shop.public.orders.",
+    ),
+]
+Downstream = Annotated[
+    bool, typer.Option("--downstream", help="And all projections that read these, and so on.")
 ]
 Sql = Annotated[
     Path | None, typer.Option("--sql", help="A file with another query for the new generation.")
@@ -87,33 +106,44 @@ Planned = Annotated[
 
 
 def plan(
-    name: Built,
+    names: Several,
     sql: Sql = None,
     include_late: Late = False,
     from_savepoint: Savepoint = None,
     from_: From = None,
     where: Where = None,
+    downstream: Downstream = False,
     lake: OtherLake = None,
     workspace: WorkspaceOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show what a replay would read, write and change, and how to go back. Changes nothing.
 
-    With --json the answer is a plan that `replay apply --plan` takes, but for one with --lake.
+    With --json the answer is a plan that `replay apply --plan` takes, but for one with --lake; of
+    several projections a list of plans, in the order in which they are built.
     """
     settled = settings.load(workspace)
     into = other_lake(settled, lake)
-    if is_derived(name, into):
-        refuse_options(name, _asked(sql, from_savepoint, from_, where, include_late=include_late))
-        planned = derived_plan(settled, name, into)
-        emit(asdict(planned), as_json=as_json, text=planned.page)
-        return
-    book_of(settled, name, into)
-    from replay.planning import plan_replay
+    asked = _asked(sql, from_savepoint, from_, where, include_late=include_late)
+    chosen = chosen_names(settled, names, into, downstream=downstream)
+    documents, pages = [], []
+    for name in chosen:
+        if is_derived(name, into):
+            refuse_options(name, asked)
+            made = derived_plan(settled, name, into)
+            documents.append(asdict(made))
+            pages.append(made.page)
+            continue
+        book_of(settled, name, into)
+        from replay.planning import plan_replay
 
-    site, start = site_of(settled, into=into), asked_start(from_savepoint, from_, where)
-    found = plan_replay(site, name, text=_text(sql), include_late=include_late, start=start)
-    emit(asdict(found), as_json=as_json, text=plan_page(found))
+        site, start = site_of(settled, into=into), asked_start(from_savepoint, from_, where)
+        text = text_for(sql, name, several=len(chosen) > 1)
+        found = plan_replay(site, name, text=text, include_late=include_late, start=start)
+        documents.append(asdict(found))
+        pages.append(plan_page(found))
+    several = len(names) > 1 or downstream
+    emit(documents if several else documents[0], as_json=as_json, text="\n\n".join(pages))
 
 
 def _asked(
@@ -134,28 +164,8 @@ def _asked(
     }
 
 
-def _refuse_stale(agreed: Mapping[str, Any], look: Callable[[], ReplayPlan]) -> None:
-    """Refuse a plan that was agreed to and is not so any more."""
-    from replay.planning import refuse_changed
-
-    if agreed:
-        refuse_changed(agreed, look())
-
-
-def _apply_derived(
-    found: settings.Settings,
-    name: str,
-    into: Lake | None,
-    given: Mapping[str, object],
-    *,
-    as_json: bool,
-) -> None:
-    refuse_options(name, given)
-    _emit_built(make_derived(found, name, into), into, as_json=as_json)
-
-
 def apply(
-    name: Built,
+    names: Several,
     sql: Sql = None,
     include_late: Late = False,
     rate: Annotated[
@@ -168,6 +178,7 @@ def apply(
     from_: From = None,
     where: Where = None,
     planned: Planned = None,
+    downstream: Downstream = False,
     lake: OtherLake = None,
     workspace: WorkspaceOption = None,
     as_json: JsonOption = False,
@@ -176,51 +187,77 @@ def apply(
 
     Works with the stack up or down, in a Spark session of its own. Readers see nothing of it.
     Given again after a crash it goes on where the build was. With --lake it is a table of another
-    lake, in one commit once it is whole, and nothing is written to this one.
+    lake, in one commit once it is whole, and nothing is written to this one. Several projections
+    are built one after the other, each behind those that it reads.
     """
     found = settings.load(workspace)
     failpoints.arm_from_environment()
     into = other_lake(found, lake)
-    if is_derived(name, into):
-        asked = _asked(sql, from_savepoint, from_, where, include_late=include_late)
-        paced = {"--rate": rate, "--slices": slices, "--plan": planned}
-        return _apply_derived(found, name, into, asked | paced, as_json=as_json)
+    chosen = chosen_names(found, names, into, downstream=downstream)
+    asked = _asked(sql, from_savepoint, from_, where, include_late=include_late)
+    build = partial(
+        _apply_one,
+        found,
+        into=into,
+        sql=sql,
+        include_late=include_late,
+        asked=partial(asked_start, from_savepoint, from_, where),
+        pace=(slices, rate),
+        planned=planned,
+        several=len(chosen) > 1,
+    )
+    several = len(names) > 1 or downstream
+    built = []
+    for name in chosen:
+        if is_derived(name, into):
+            refuse_options(name, asked | {"--rate": rate, "--slices": slices, "--plan": planned})
+            built.append(make_derived(found, name, into))
+        else:
+            built.append(build(name))
+        if built[-1].state == "paused":
+            break
+    documents = [document(each) for each in built]
+    text = "\n".join(_built_page(each, into) for each in built)
+    emit(documents if several else documents[0], as_json=as_json, text=text)
+
+
+def _apply_one(
+    found: settings.Settings,
+    name: str,
+    *,
+    into: Lake | None,
+    sql: Path | None,
+    include_late: bool,
+    asked: Callable[[], Start],
+    pace: tuple[int | None, float | None],
+    planned: Path | None,
+    several: bool,
+) -> Replay:
+    """Build one projection, as it was asked or planned."""
     book = book_of(found, name, into)
     from replay.planning import plan_replay
     from replay.slices import refuse_pace
 
+    slices, rate = pace
     refuse_pace(slices, rate)
-    site = site_of(found, into=into)
-    text, start = _text(sql), asked_start(from_savepoint, from_, where)
-    given = sql is not None or include_late or not start.is_beginning or into is not None
+    site, begin = site_of(found, into=into), asked()
+    text = text_for(sql, name, several=several)
+    given = sql is not None or include_late or not begin.is_beginning or into is not None
     agreed = read_plan(planned, name, given=given)
     if agreed:
-        text, include_late, start = agreed["text"], agreed["include_late"], start_of(agreed)
-    look = partial(plan_replay, site, name, text=text, include_late=include_late, start=start)
-    _refuse_plan(book, agreed, now := look())  # Before Spark starts, which takes seconds.
+        text, include_late, begin = agreed["text"], agreed["include_late"], start_of(agreed)
+    look = partial(plan_replay, site, name, text=text, include_late=include_late, start=begin)
+    refuse_plan(book, agreed, now := look())  # Before Spark starts, which takes seconds.
     _tell_pace(now, rate)
-    built = builder_of(found, site).build(
+    return builder_of(found, site).build(
         name,
         text=text,
         include_late=include_late,
         slices=slices,
         rate=rate,
-        start=start,
-        agreed=partial(_refuse_stale, agreed, look),
+        start=begin,
+        agreed=partial(refuse_stale, agreed, look),
     )
-    return _emit_built(built, into, as_json=as_json)
-
-
-def _refuse_plan(book: ReplayBook, agreed: Mapping[str, Any], now: ReplayPlan) -> None:
-    """Refuse a build whose plan is stale, or that finds no room."""
-    from replay.book import UNFINISHED
-    from replay.planning import refuse_changed, refuse_full
-
-    begun = [each for each in book.of(now.name) if each.state in UNFINISHED]
-    if agreed:
-        refuse_changed(agreed, now, unfinished=begun[0].generation if begun else None)
-    if not begun:
-        refuse_full(now)  # What is begun has taken its room in part, or all of it.
 
 
 def _tell_pace(planned: ReplayPlan, rate: float | None) -> None:
@@ -264,7 +301,7 @@ def resume(
     """
     from replay.book import UNFINISHED
 
-    text = _text(sql)
+    text = text_for(sql, name)
     found = settings.load(workspace)
     failpoints.arm_from_environment()
     into = other_lake(found, lake)
@@ -322,6 +359,10 @@ def builder_of(found: settings.Settings, site: Site) -> Builder:
 
 
 def _emit_built(built: Replay, into: Lake | None, *, as_json: bool) -> None:
+    emit(document(built), as_json=as_json, text=_built_page(built, into))
+
+
+def _built_page(built: Replay, into: Lake | None) -> str:
     from replay.book import State
     from replay.generation_names import stable_name
 
@@ -340,12 +381,8 @@ def _emit_built(built: Replay, into: Lake | None, *, as_json: bool) -> None:
             f"{which} is built up to epoch {built.epoch}; "
             f"compare it: penstock replay verify {built.name}"
         )
-    emit(document(built), as_json=as_json, text=text)
+    return text
 
 
 def _show(progress: BuildProgress) -> None:
     print(progress.line, file=sys.stderr, flush=True)
-
-
-def _text(sql: Path | None) -> str | None:
-    return None if sql is None else sql_of(sql)

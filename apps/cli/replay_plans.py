@@ -1,17 +1,22 @@
-"""From where a build begins, as options say it and as the file of a plan does."""
+"""Which projections are built, by which query and from where, as options and files of plans say."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from apps.cli.output import text_of
 from apps.cli.query import moment_of, position_of
+from apps.cli.sql_files import sql_of
+from apps.settings import Settings
 from kernel.errors import InvalidRequest
+from lake.layout import Lake
 
 if TYPE_CHECKING:
+    from replay.book import ReplayBook
+    from replay.planning import ReplayPlan
     from replay.starts import Start
 
 _NEEDED = {"text", "include_late", "basis"}
@@ -36,10 +41,12 @@ def read_plan(path: Path | None, name: str, *, given: bool) -> dict[str, Any]:
         )
     remedy = f"penstock replay plan {name} --json > plan.json"
     try:
-        document: dict[str, Any] = json.loads(text_of(path, "a plan"))
+        told: Any = json.loads(text_of(path, "a plan"))
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"{path} is no plan: {error}", remedy=remedy) from error
-    if not isinstance(document, dict) or document.get("name") != name:
+    plans = told if isinstance(told, list) else [told]  # Those of several projections.
+    document = next((p for p in plans if isinstance(p, dict) and p.get("name") == name), None)
+    if document is None:
         raise InvalidRequest(f"{path} is no plan for {name}", remedy=remedy)
     if document.get("place"):
         raise InvalidRequest(
@@ -106,3 +113,60 @@ def _start(place: str) -> Start:
     except InvalidRequest as error:
         told = f"--from {place} is no place of the log: {error.message}"
         raise InvalidRequest(told, remedy=f"As {_WHERE}") from error
+
+
+def text_for(sql: Path | None, name: str, *, several: bool = False) -> str | None:
+    """Return the query of a file for a projection: what of the file declares it.
+
+    Of `several` projections those that the file does not declare keep their queries. Raises
+    `InvalidRequest`.
+    """
+    if sql is None:
+        return None
+    from projections.sql.parse import parse_script
+    from replay.subject import own_statement
+
+    text = sql_of(sql)
+    if several and all(each.name != name for each in parse_script(text).projections):
+        return None
+    return own_statement(name, text)
+
+
+def chosen_names(
+    found: Settings, names: Sequence[str], into: Lake | None, *, downstream: bool
+) -> list[str]:
+    """Return the projections that are meant, each behind those that it reads.
+
+    `downstream`: those that read them too, directly or through others.
+    """
+    once = [*dict.fromkeys(names)]
+    if len(once) == 1 and not downstream:
+        return once
+    from apps.cli.sites import site_of
+    from projections.sql.lineage import in_order, reads_of, with_their_readers
+
+    declared = site_of(found, fields=False, into=into).deployed.deployment().declared
+    reads = reads_of(declared.values())
+    chosen = with_their_readers(once, reads) if downstream else {*once}
+    # What is not deployed comes first, and is refused by its name or made of the log.
+    return [*(n for n in once if n not in reads), *(n for n in in_order(reads) if n in chosen)]
+
+
+def refuse_stale(agreed: Mapping[str, Any], look: Callable[[], ReplayPlan]) -> None:
+    """Refuse a plan that was agreed to and is not so any more."""
+    from replay.planning import refuse_changed
+
+    if agreed:
+        refuse_changed(agreed, look())
+
+
+def refuse_plan(book: ReplayBook, agreed: Mapping[str, Any], now: ReplayPlan) -> None:
+    """Refuse a build whose plan is stale, or that finds no room."""
+    from replay.book import UNFINISHED
+    from replay.planning import refuse_changed, refuse_full
+
+    begun = [each for each in book.of(now.name) if each.state in UNFINISHED]
+    if agreed:
+        refuse_changed(agreed, now, unfinished=begun[0].generation if begun else None)
+    if not begun:
+        refuse_full(now)  # What is begun has taken its room in part, or all of it.

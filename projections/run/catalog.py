@@ -11,7 +11,7 @@ statements are read: who only changes a status, or asks for a retry, pays nothin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -191,9 +191,13 @@ class Deployment:
 class DeployedCatalog:
     """Reads and appends the catalog of one lake."""
 
-    def __init__(self, lake: Lake, tables: Tables) -> None:
+    def __init__(
+        self, lake: Lake, tables: Tables, coming: Mapping[str, Entry] | None = None
+    ) -> None:
+        """`coming`: projections that are seen as if these entries were deployed already."""
         self._lake = lake
         self._tables = tables
+        self._coming = coming or {}
         self._ledger = Ledger(lake.catalog, tables, SCHEMA, "catalog")
         self._known: Deployment | None = None
 
@@ -213,7 +217,7 @@ class DeployedCatalog:
                 since=before.since if before is not None and same else int(row["entry"]),
                 number=int(row["entry"]),
             )
-        return list(newest.values())
+        return list((newest | {(PROJECTION, n): e for n, e in self._coming.items()}).values())
 
     def published(self) -> dict[str, list[int]]:
         """Return the generations that readers were given of each projection, the newest first.
@@ -227,6 +231,8 @@ class DeployedCatalog:
                 while own and own[0] >= row["generation"]:
                     own.pop(0)
                 own.insert(0, row["generation"])
+        for name, entry in self._coming.items():
+            found[name] = [entry.generation, *found.get(name, [])]
         return found
 
     def text_of(self, name: str, generation: int) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lake.layout import Lake
 
@@ -33,3 +33,8 @@ def live_target(lake: Lake, name: str, generation: int, *, include_late: bool = 
         app_id=f"projection/{name}/g{generation}",
         include_late=include_late,
     )
+
+
+def at_place_of(target: Target, other: Target) -> Target:
+    """Return a target that is written where another one is, and guarded as that."""
+    return replace(target, name=other.name, path=other.path, app_id=other.app_id)

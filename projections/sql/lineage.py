@@ -43,6 +43,21 @@ def read_by(plan: Plan) -> tuple[str, ...]:
     return tuple(one.name for one in plan.inputs if one.kind is InputKind.PROJECTION)
 
 
+def reads_of(projections: Collection[ProjectionDecl]) -> dict[str, list[str]]:
+    """Return by name which others of some projections each one names as tables."""
+    names = {decl.name for decl in projections}
+    return {decl.name: sorted(names & _tables_named(decl.query)) for decl in projections}
+
+
+def with_their_readers(names: Iterable[str], reads: Mapping[str, Collection[str]]) -> set[str]:
+    """Return projections and all that read them, directly or through others."""
+    readers: dict[str, list[str]] = {}
+    for reader, read in reads.items():
+        for name in read:
+            readers.setdefault(name, []).append(reader)
+    return with_what_they_read(names, readers)
+
+
 def in_order(reads: Mapping[str, Collection[str]]) -> list[str]:
     """Return projections so that each comes after those that it reads, else as they were given."""
     ordered: dict[str, None] = {}

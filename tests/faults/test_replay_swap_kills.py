@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from replay.swap import rollback, swap
 from replay.verify import verify
 from tests.faults.test_replay_kills import is_stopped
 from tests.support.lake.handmade import HandMade, words
+from tests.support.lake.swapped_pair import PAIR, SwappedPair
 from tests.support.services.waiting import until
 from tests.unit.test_replay_book import unmoved
 
@@ -41,10 +43,12 @@ def made(tmp_path: Path) -> HandMade:
     return handmade
 
 
-def replaying(made: HandMade, command: str, armed: str = "") -> subprocess.Popen[bytes]:
+def replaying(
+    made: HandMade | SwappedPair, command: str, armed: str = "", names: Sequence[str] = (NAME,)
+) -> subprocess.Popen[bytes]:
     workspace = str(Path(made.lake.root).parent)
     return subprocess.Popen(
-        [sys.executable, "-c", MAIN, "replay", command, NAME, "--workspace", workspace],
+        [sys.executable, "-c", MAIN, "replay", command, *names, "--workspace", workspace],
         env={**os.environ, "PENSTOCK_FAILPOINTS": armed},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -109,3 +113,30 @@ def test_p10_of_two_that_swap_at_once_the_one_that_slept_changes_nothing(
     assert process.wait(180) == EXIT_CONFLICT
     assert (state(made), shown(made)) == (State.ROLLED_BACK, (["one", "two"], False))
     assert entry_of(Site(lake=made.lake), NAME).generation == 1
+
+
+@pytest.mark.parametrize(
+    ("at", "live"),
+    [
+        pytest.param(f"{failpoints.REPLAY_AFTER_CLAIM}=kill", 1, marks=pytest.mark.matrix),
+        (f"{failpoints.REPLAY_AFTER_SWAP}=kill", 1),
+        pytest.param(f"{failpoints.REPLAY_AFTER_SWAP}=kill@2", 1, marks=pytest.mark.matrix),
+        (f"{failpoints.REPLAY_AFTER_LIVE}=kill", 2),
+    ],
+)
+def test_p10_a_swap_of_two_whose_process_is_killed_is_finished_by_a_command_for_one(
+    tmp_path: Path, at: str, live: int
+) -> None:
+    pair = SwappedPair(Lake.at(tmp_path / "lake"))
+    for name in PAIR:
+        pair.build(name)
+    assert replaying(pair, "swap", at, PAIR).wait(180) == -signal.SIGKILL
+    assert pair.states() == dict.fromkeys(PAIR, State.SWAPPING)
+    assert [pair.live(name) for name in PAIR] == [live, live]
+    assert replaying(pair, "swap", names=PAIR[1:]).wait(180) == 0
+    assert pair.states() == dict.fromkeys(PAIR, State.SWAPPED)
+    assert [pair.words(name) for name in PAIR] == [{"of 2"}, {"of 2"}]
+    assert replaying(pair, "rollback", names=PAIR[:1]).wait(180) == EXIT_CONFLICT
+    assert replaying(pair, "rollback", names=PAIR).wait(180) == 0
+    assert [pair.words(name) for name in PAIR] == [{"of 1"}, {"of 1"}]
+    assert [pair.live(name) for name in PAIR] == [1, 1]

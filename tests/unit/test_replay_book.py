@@ -18,6 +18,7 @@ from lake.tables import Tables
 from pipeline.commit.manifest import Manifest
 from pipeline.commit.manifest_rows import Projected
 from projections.run.catalog import Entry
+from replay import going_live
 from replay import swap as swapping
 from replay.book import READY, Replay, ReplayBook, State
 from replay.cancel import cancel, remove_files
@@ -314,7 +315,7 @@ def test_p10_a_swap_that_slept_before_it_deployed_does_not_deploy_what_was_taken
             swap(HandMade(made.lake).site, NAME, unmoved)
             rollback(HandMade(made.lake).site, NAME)
 
-    project, look = Manifest.project, swapping._refuse_another
+    project, look = Manifest.project, going_live.refuse_another
 
     def projecting(self: Manifest, done: Projected, *, again: bool = False) -> None:
         project(self, done, again=again)
@@ -327,7 +328,7 @@ def test_p10_a_swap_that_slept_before_it_deployed_does_not_deploy_what_was_taken
     if at == "manifest":
         monkeypatch.setattr(Manifest, "project", projecting)
     else:
-        monkeypatch.setattr(swapping, "_refuse_another", looking)
+        monkeypatch.setattr(going_live, "refuse_another", looking)
     with pytest.raises(Conflict, match="taken back from generation 2 of report"):
         swap(made.site, NAME, unmoved)
     assert slept

@@ -230,12 +230,12 @@ def test_a_plan_is_looked_at_before_an_unfinished_build_of_it_is_gone_on_with(
             return begun
 
     monkeypatch.setattr(commands, "builder_of", lambda *_: Built())
-    commands.apply(NAME, planned=plan, workspace=tmp_path)
+    commands.apply([NAME], planned=plan, workspace=tmp_path)
     assert built == [NAME]
     (entry,) = made.deployed.entries()
     made.deployed.put([replace(entry, generation=4)])
     with pytest.raises(Conflict, match=r"stale: live generation was 1, is 4$"):
-        commands.apply(NAME, planned=plan, workspace=tmp_path)
+        commands.apply([NAME], planned=plan, workspace=tmp_path)
     assert built == [NAME]
 
 
@@ -256,7 +256,7 @@ def test_a_swap_of_what_is_read_between_the_look_at_a_plan_and_the_build_is_seen
 
     monkeypatch.setattr(commands, "builder_of", begun)
     with pytest.raises(Conflict, match=r"stale: inputs was .'report': 1., is .'report': 2."):
-        commands.apply("reader", planned=plan, workspace=tmp_path)
+        commands.apply(["reader"], planned=plan, workspace=tmp_path)
     assert ReplayBook(made.lake, Tables()).of("reader") == [], "nothing was begun"
     earlier = {name: value for name, value in planned["basis"].items() if name != "inputs"}
     with pytest.raises(Conflict, match="inputs was None"):
@@ -285,12 +285,12 @@ def test_a_build_that_is_gone_on_with_asks_for_no_room_and_takes_the_rate(
     monkeypatch.setattr(commands, "builder_of", lambda *_: Built())
     monkeypatch.setattr("replay.planning.storage.free_bytes", lambda _: 0)
     with pytest.raises(StorageFull):
-        commands.apply(NAME, rate=5.0, workspace=tmp_path)
+        commands.apply([NAME], rate=5.0, workspace=tmp_path)
     ReplayBook(made.lake, Tables()).record(begun)
-    commands.apply(NAME, rate=5.0, workspace=tmp_path)
+    commands.apply([NAME], rate=5.0, workspace=tmp_path)
     assert rates == [5.0]
     assert "report is built in one slice: --rate has no effect" in capsys.readouterr().err
-    commands.apply(NAME, workspace=tmp_path)
+    commands.apply([NAME], workspace=tmp_path)
     assert not capsys.readouterr().err
     plan = plan_replay(made.site, NAME)
     assert "it is one slice, however large: --rate has no effect" in plan_page(plan)

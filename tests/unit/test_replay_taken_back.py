@@ -345,7 +345,7 @@ def test_a_rollback_that_is_refused_makes_the_swap_no_younger(
     def refused(*_: object) -> None:
         raise Conflict("a reader")
 
-    monkeypatch.setattr("replay.claims.hold_place", refused)
+    monkeypatch.setattr("replay.claims.hold_places", refused)
     for _ in range(2):
         with pytest.raises(Conflict, match="a reader"):
             rollback(report.site, NAME)

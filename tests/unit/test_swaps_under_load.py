@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 
@@ -22,9 +23,9 @@ from projections.run.projector import Projector
 from projections.serve.statuses import try_again
 from replay import swap as swapping
 from replay.book import READY, Replay, ReplayBook, State
-from replay.deployment import hold_place
+from replay.deployment import hold_places
 from replay.generation_files import remove_leftovers
-from replay.subject import entry_of, generation_target, reachable, subject_of
+from replay.subject import Site, entry_of, generation_target, reachable, subject_of
 from replay.swap import rollback, swap
 from tests.support.lake.handmade import NoSpark
 from tests.unit.test_projection_rounds import DOUBLED, PERSONS, SHAPES, Rounds
@@ -89,6 +90,10 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
         monkeypatch.setattr(swapping, commit, amid(found, getattr(swapping, commit)))
     found.build()
     return found
+
+
+def hold(site: Site, generation: int) -> None:
+    hold_places(site, [replace(entry_of(site, NAME), generation=generation)])
 
 
 def amid(load: Load, commit: Callable[..., None]) -> Callable[..., None]:
@@ -190,7 +195,7 @@ def test_claims_that_are_over_are_dropped_from_the_catalog(
 ) -> None:
     """Earlier versions read no catalog that has one, whatever its time."""
     site = load.made.site
-    hold_place(site, NAME, PERSONS, 2)
+    hold(site, 2)
     remove_leftovers(site, retention=timedelta(days=1))
     assert site.deployed.deployment().claimed(NAME)
     with monkeypatch.context() as patches:
@@ -208,11 +213,11 @@ def test_a_claim_makes_nobody_else_due(load: Load, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(DerivedTables, "try_now", lambda _: tried.append(1))
     load.projecting.step()
     states = {name: (s.epoch, s.due_at) for name, s in load.projecting.states.items()}
-    hold_place(load.made.site, NAME, PERSONS, 2)
+    hold(load.made.site, 2)
     load.projecting.step()
     assert {name: (s.epoch, s.due_at) for name, s in load.projecting.states.items()} == states
     assert not tried
-    hold_place(load.made.site, NAME, PERSONS, 2)
+    hold(load.made.site, 2)
     try_again(load.lake, "typed/shop.a")
     load.projecting.step()
     assert tried, "whoever asks for a held table's retry is heard, also beside a claim"

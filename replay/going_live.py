@@ -1,0 +1,195 @@
+"""What a swap and a rollback ask and do beside their commits on tables: the catalog's part of them.
+
+Readers by name follow the catalog: whatever is deployed here by one commit they see at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from deltalake import DeltaTable
+
+from kernel.errors import Conflict, LeaseLost, NotFound
+from kernel.positions import CLOSED
+from lake.tables import kept
+from projections.run.catalog import Entry
+from projections.run.meanings import MIXED
+from replay.book import CLAIMED, READY, Replay, ReplayBook, State, command_of
+from replay.deployment import claims_over
+from replay.generations import build_app, live_app, published_version
+from replay.subject import Site, entry_of
+from replay.swap_place import refuse_taken_back
+
+ATTEMPTS = 3
+"""Each costs a catch-up over what the live generation committed meanwhile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoingLive:
+    """Which of the two generations of a swap goes live, and with what."""
+
+    replay: Replay
+    generation: int
+    text: str
+    include_late: bool
+
+
+def forward(replay: Replay) -> GoingLive:
+    """Return what a swap lets go live."""
+    return GoingLive(
+        replay=replay,
+        generation=replay.generation,
+        text=replay.text,
+        include_late=replay.include_late,
+    )
+
+
+def backward(book: ReplayBook, replay: Replay) -> GoingLive:
+    """Return what a rollback lets go live."""
+    return GoingLive(
+        replay=replay,
+        generation=replay.base,
+        text=replay.base_text,
+        include_late=any(
+            r.include_late for r in book.of(replay.name) if r.generation == replay.base
+        ),
+    )
+
+
+def with_options(site: Site, replay: Replay) -> Replay:
+    """Return a generation with the options that its query was given while it was built.
+
+    Raises `Conflict` where it was built from another query, which may not want them.
+    """
+    entry = entry_of(site, replay.name)
+    if entry.generation != replay.base or entry.text == replay.base_text:
+        return replay
+    if replay.text == replay.base_text:
+        return replace(replay, text=entry.text, base_text=entry.text)
+    if replay.state is State.SWAPPING:
+        return replay  # Readers may have it already.
+    raise Conflict(
+        f"{replay.name} was given other options since generation {replay.generation} was built "
+        "from another query: the swap would undo them",
+        remedy=f"Write them into that query, and build it again: penstock replay cancel "
+        f"{replay.name}, then penstock replay apply {replay.name} --sql FILE",
+    )
+
+
+def refuse_replaced(site: Site, book: ReplayBook, replay: Replay) -> None:
+    """Raise `Conflict` where another generation went live since the build."""
+    entry = entry_of(site, replay.name)
+    if entry.generation in (replay.base, replay.generation):
+        return
+    if replay.state is State.SWAPPING:
+        # A swap that still runs fails at its commit: the table is another one since.
+        book.record(replay.now(State.BUILT), after=(State.SWAPPING,))
+    raise Conflict(
+        f"generation {entry.generation} of {replay.name} is live; generation {replay.generation} "
+        f"was built to replace generation {replay.base}",
+        remedy=f"Build it again: penstock replay apply {replay.name}",
+    )
+
+
+def refuse_part(site: Site, replays: Sequence[Replay]) -> None:
+    """Raise `Conflict` where a part of those that belong together is about to go alone.
+
+    Of a swap that was made long ago those alone count that are the tables still.
+    """
+    given = {(each.name, each.generation) for each in replays}
+    for replay in replays:
+        for name, generation in replay.together.items():
+            gone = replay.state not in CLAIMED and entry_of(site, name).generation != generation
+            if gone or replay.state in READY or (name, generation) in given:
+                continue
+            how = "was swapped" if replay.state is State.SWAPPED else f"is {replay.state}"
+            raise Conflict(
+                f"generation {replay.generation} of {replay.name} {how} together with generation "
+                f"{generation} of {name}",
+                remedy=_all_of(replay),
+            )
+
+
+def _all_of(replay: Replay) -> str:
+    if replay.state in CLAIMED:
+        return command_of(replay)
+    return f"Take all of them back: penstock replay rollback {' '.join(sorted(replay.together))}"
+
+
+def refuse_another(entry: Entry, replay: Replay) -> None:
+    """Raise `Conflict` where neither of the two generations of a swap is live."""
+    if entry.generation not in (replay.generation, replay.base):
+        raise Conflict(
+            f"generation {entry.generation} of {entry.name} is live, not {replay.generation}",
+            remedy=f"penstock replay status {entry.name}",
+        )
+
+
+def meaning(site: Site, replay: Replay) -> str:
+    """Return what made a generation's rows, as its build noted it."""
+    runs = site.manifest.history_of(build_app(replay.name, replay.generation))
+    return runs[-1].meaning if runs else MIXED
+
+
+def before_swap(stable: DeltaTable, path: str, replay: Replay) -> DeltaTable:
+    """Return the table as it was before the swap. Raises `NotFound` where it is not kept."""
+    # Not the newest commit that names it: a rollback to it is one as well, of a later generation.
+    swapped = replay.detail.get("version")
+    try:
+        at = published_version(stable, replay.generation) if swapped is None else int(str(swapped))
+        before = kept(path, at - 1)
+    except NotFound:
+        before = None
+    if before is None or before.transaction_version(live_app(replay.name, replay.base)) == CLOSED:
+        raise NotFound(
+            f"what {replay.name} was before generation {replay.generation} is not kept any more "
+            "(lake.retention_days)",
+            remedy="Build the query of that time again: penstock replay apply "
+            f"{replay.name} --sql FILE",
+        )
+    return before
+
+
+def go_live(site: Site, going: Sequence[GoingLive]) -> None:
+    """Deploy generations, by one commit.
+
+    Raises `Conflict` where another one is deployed since, or a table was taken back from one of
+    these: whoever comes here may have slept. Both are looked at anew for each attempt. Who takes
+    a table back closes the generation before the catalog names another one: so it is seen here, or
+    the attempt fails.
+    """
+
+    def deployed() -> list[Entry]:
+        return [entry for each in going for entry in _deployed(site, each)]
+
+    for attempt in range(ATTEMPTS):
+        try:
+            site.deployed.decide(deployed)
+        except LeaseLost:
+            if attempt == ATTEMPTS - 1:
+                raise
+        else:
+            return
+
+
+def _deployed(site: Site, going: GoingLive) -> list[Entry]:
+    replay, generation = going.replay, going.generation
+    entry = entry_of(site, replay.name)
+    refuse_another(entry, replay)
+    over = claims_over(site, replay.name)
+    if entry.generation == generation:
+        return over
+    stable = DeltaTable(site.lake.path(f"projection/{replay.name}"))
+    refuse_taken_back(stable, replay, generation)
+    deploy = replace(entry, generation=generation, text=going.text, include_late=going.include_late)
+    return [deploy, *over]
+
+
+def too_fast(replay: Replay) -> Conflict:
+    """Return what a swap ends with whose commits the live generation was always faster than."""
+    return Conflict(
+        f"the live generation of {replay.name} committed during each of {ATTEMPTS} attempts",
+        remedy=f"penstock projection pause {replay.name}, the same command again, then "
+        f"penstock projection resume {replay.name}",
+    )
