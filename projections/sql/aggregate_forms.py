@@ -14,6 +14,18 @@ from sqlglot import exp
 Form = Callable[[exp.Expr], exp.Expr | None]
 
 
+class TrySum(exp.Sum):
+    """A total, or NULL where it leaves its type."""
+
+    _sql_names = ["TRY_SUM"]  # noqa: RUF012
+
+
+class TryAvg(exp.Avg):
+    """An average, or NULL where the total of its values leaves its type."""
+
+    _sql_names = ["TRY_AVG"]  # noqa: RUF012
+
+
 def _counted(node: exp.Expr) -> exp.Expr | None:
     """A number of different values that may be wrong by some is one that is right."""
     return exp.Count(this=exp.Distinct(expressions=[node.this]))
@@ -92,6 +104,10 @@ def _part_of(node: exp.Expr) -> exp.Expr | None:
     """
     order = node.expression
     parts = order.expressions if isinstance(order, exp.Order) else []
+    if isinstance(node.this, exp.GroupConcat | exp.ArrayAgg) and parts:
+        listed = node.this.copy()
+        listed.set("this", exp.Order(this=listed.this, expressions=[each.copy() for each in parts]))
+        return _ascending(listed) or listed
     if len(parts) != 1:
         return None
     if parts[0].args.get("desc"):
@@ -201,6 +217,8 @@ NAMED: Mapping[str, Form] = {
     "SOME": _of_one(exp.LogicalOr),
     "MEAN": _of_one(exp.Avg),
     "STD": _spread,
+    "TRY_SUM": _of_one(TrySum),
+    "TRY_AVG": _of_one(TryAvg),
     "LATEST_BY_OFFSET": _by_offset(exp.ArgMax),
     "EARLIEST_BY_OFFSET": _by_offset(exp.ArgMin),
 }

@@ -14,6 +14,7 @@ from sqlglot.errors import SqlglotError
 
 from projections.sql.all_groups import with_all_groups
 from projections.sql.comma_joins import with_conditions
+from projections.sql.constant_queries import with_written_rows
 from projections.sql.element_forms import with_explosions
 from projections.sql.expressions import render
 from projections.sql.ksql_words import without_ksql_words
@@ -36,7 +37,7 @@ def read_query(script: Script, tokens: list[Token]) -> exp.Expr:
     tokens = without_table_functions(script, without_ksql_words(script, tokens))
     _refuse_surplus(script, tokens)
     refuse_words(script, tokens)
-    query = with_unpivots(with_own_forms(parsed(script, tokens)))
+    query = with_unpivots(with_written_rows(with_own_forms(parsed(script, tokens))))
     query = with_explosions(script, refuse_forms(script, query))
     query = with_all_groups(query)
     return with_conditions(with_windows(query))
@@ -65,6 +66,9 @@ def _calls(tokens: Sequence[Token]) -> Iterator[tuple[Token, int]]:
         elif token.token_type == TokenType.COMMA and open_:
             name, count = open_[-1]
             open_[-1] = name, count + 1
+        elif token.token_type == TokenType.ORDER_BY and open_:
+            # Behind it are no arguments.
+            open_[-1] = None, 1
         elif token.token_type in _CLOSES and open_:
             name, count = open_.pop()
             if name is not None and count > 1:

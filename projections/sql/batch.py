@@ -16,7 +16,7 @@ from projections.sql.fact_places import in_places
 from projections.sql.join_text import joined
 from projections.sql.match_text import matches
 from projections.sql.shape import END, ORDER, WATERMARK, InputKind
-from projections.sql.totals import ORDERED, RANKS
+from projections.sql.totals import KNOWN, ORDERED, RANKS
 from projections.sql.tree import (
     WINDOW_END,
     WINDOW_START,
@@ -70,6 +70,18 @@ def _extreme(call: Call, value: str, dialect: Dialect) -> str:
     return (dialect.of_greatest if greatest else dialect.of_least)(value, place)
 
 
+_OF_ONE_ROW = (Function.NTH_VALUE, Function.LAG, Function.LEAD)
+
+
+def _of_one_row(call: Call, value: str, dialect: Dialect) -> str:
+    """Write a function that gives the value which one of the rows around has."""
+    name = KNOWN.get(call.function, call.function)
+    given = f"{value}, {call.offset}" if name in _OF_ONE_ROW else value
+    if call.default is not None:
+        given = f"{given}, {dialect.expression(call.default, ())}"
+    return f"{name}({given})" if name is call.function else dialect.passing_nulls(name, given)
+
+
 def called(call: Call, dialect: Dialect, over: str = "") -> str:
     """Write a function over rows; with `over` as a window function."""
     value = "1" if call.argument is None else dialect.name(call.argument)
@@ -77,7 +89,7 @@ def called(call: Call, dialect: Dialect, over: str = "") -> str:
     match call.function:
         case Function.NEWEST:
             return newest(value, dialect, call.kind)
-        case Function.SUM | Function.AVG:
+        case Function.SUM | Function.AVG | Function.TRY_SUM:
             return dialect.total(call, value, over)
         case Function.MIN | Function.MAX if call.kind in FLOATING:
             # There are two zeros, which compare as equal: without a sign it is one.
@@ -92,11 +104,8 @@ def called(call: Call, dialect: Dialect, over: str = "") -> str:
             return dialect.rank(f"{call.function}({call.offset}){over}")
         case Function.PERCENT_RANK | Function.CUME_DIST:
             return f"{call.function}(){over}"
-        case Function.NTH_VALUE:
-            return f"{call.function}({value}, {call.offset}){over}"
-        case Function.LAG | Function.LEAD:
-            default = "" if call.default is None else f", {dialect.expression(call.default, ())}"
-            return f"{call.function}({value}, {call.offset}{default}){over}"
+        case function if function in _OF_ONE_ROW or function in KNOWN:
+            return f"{_of_one_row(call, value, dialect)}{over}"
         case _:
             return f"{call.function}({word}{value}){over}"
 

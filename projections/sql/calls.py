@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
 from kernel.errors import InvalidRequest
+from projections.sql.aggregate_forms import TryAvg, TrySum
 from projections.sql.catalog import Column
-from projections.sql.decimals import INTEGERS
+from projections.sql.decimals import INTEGERS, digits_of
 from projections.sql.places import offset_of
 from projections.sql.resolving import Names
-from projections.sql.tree import Call, Function
+from projections.sql.tree import Call, Function, Ordering
 
 _PLAIN: dict[type[exp.Expr], Function] = {
     exp.Sum: Function.SUM,
@@ -24,7 +25,12 @@ _PLAIN: dict[type[exp.Expr], Function] = {
     exp.BitwiseAndAgg: Function.BIT_AND,
     exp.BitwiseOrAgg: Function.BIT_OR,
     exp.BitwiseXorAgg: Function.BIT_XOR,
+    TrySum: Function.SUM,
+    TryAvg: Function.AVG,
 }
+_MOST_TOTALLED = 28
+"""A total of decimals of no more digits has room for ten more."""
+_ADDING = (Function.SUM, Function.TRY_SUM, Function.AVG)
 _OF_BITS = (Function.BIT_AND, Function.BIT_OR, Function.BIT_XOR)
 _EXTREMES: dict[type[exp.Expr], Function] = {
     exp.ArgMax: Function.MAX_BY,
@@ -51,9 +57,16 @@ class Called:
     offset: int = 1
     default: exp.Expr | None = None
     by: exp.Expr | None = None
+    order: tuple[exp.Ordered, ...] = ()
 
-    def call(self, name: str, column: str | None, by: Column | None = None) -> Call:
-        """Return the call whose argument is a column, and so is what it chooses `by`."""
+    def call(
+        self,
+        name: str,
+        column: str | None,
+        by: Column | None = None,
+        order: tuple[Ordering, ...] = (),
+    ) -> Call:
+        """Return the call whose argument is a column, as what it chooses `by`, and its order."""
         return Call(
             name=name,
             function=self.function,
@@ -64,6 +77,7 @@ class Called:
             offset=self.offset,
             default=self.default,
             by=by,
+            order=order,
         )
 
 
@@ -74,6 +88,10 @@ def aggregate_of(names: Names, found: exp.Expr) -> Called:
         only, found = found.expression.this, found.this
     if type(found) in _EXTREMES:
         return _extreme(names, found, only)
+    order: list[exp.Ordered] = []
+    if isinstance(found.this, exp.Order):
+        found, order = found.copy(), found.this.expressions
+        found.set("this", found.this.this)
     distinct = isinstance(found.this, exp.Distinct)
     arguments = found.this.expressions if distinct else [found.this, *found.expressions]
     value = arguments[0] if len(arguments) == 1 else _of_several(names, found, arguments, distinct)
@@ -91,9 +109,11 @@ def aggregate_of(names: Names, found: exp.Expr) -> Called:
             offset=_SPREADS[type(found)],
         )
     if isinstance(found, _ORDERED):
-        return _of_ascending(names, found, value, only, distinct)
+        made = _of_ascending(names, found, value, only, distinct)
+        return replace(made, order=_order(names, order, value, distinct))
     function = _PLAIN[type(found)]
     kind = names.type_of(value)
+    function = _fallible(names, found, function, kind)
     _check_added(names, found, value, function, kind, distinct)
     value = _left_by(only, value)
     same = function in (Function.MODE, *_OF_BITS)
@@ -103,15 +123,44 @@ def aggregate_of(names: Names, found: exp.Expr) -> Called:
         kind=kind,
         type=kind if same else names.type_of(found),
         # The least and the greatest, all and any are the same of distinct values.
-        distinct=distinct and function in (Function.SUM, Function.AVG),
+        distinct=distinct and function in _ADDING,
     )
+
+
+def _order(
+    names: Names, order: list[exp.Ordered], value: exp.Expr, distinct: bool
+) -> tuple[exp.Ordered, ...]:
+    """Return the order of a list. Raises `InvalidRequest` for distinct values by others."""
+    if distinct and any(each.this != value for each in order):
+        raise names.script.refusal(
+            "a list of distinct values in the order of others",
+            at=offset_of(order[0], names.at),
+            fix="Order them by themselves: STRING_AGG(DISTINCT x, ', ' ORDER BY x DESC), or leave "
+            "DISTINCT out.",
+        )
+    return tuple(order)
+
+
+def _fallible(names: Names, found: exp.Expr, function: Function, kind: str) -> Function:
+    """Return what computes TRY_SUM or TRY_AVG: of most types no total of theirs is out of range."""
+    if not isinstance(found, TrySum | TryAvg):
+        return function
+    digits = digits_of(kind)
+    if kind.startswith("DECIMAL") and digits is not None and digits[0] > _MOST_TOTALLED:
+        raise names.script.refusal(
+            f"{_word_of(found)} of {kind}: on the way to a total its digits may be too many, or "
+            "not, by the order of rows",
+            at=offset_of(found, names.at),
+            fix=f"Convert what is added: CAST(x AS DECIMAL({_MOST_TOTALLED}, {digits[1]})).",
+        )
+    return Function.TRY_SUM if kind == "BIGINT" and isinstance(found, TrySum) else function
 
 
 def _check_added(
     names: Names, found: exp.Expr, value: exp.Expr, function: Function, kind: str, distinct: bool
 ) -> None:
     """Refuse what would depend on the order of rows, or is not computed of distinct values."""
-    if not kind and not isinstance(value, exp.Null) and function in (Function.SUM, Function.AVG):
+    if not kind and not isinstance(value, exp.Null) and function in _ADDING:
         raise names.script.refusal(
             f"{_word_of(found)} of a value whose type only Spark derives: sums of floating-point "
             "numbers depend on the order, unless they are known to be such",

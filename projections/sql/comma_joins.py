@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
+from projections.sql.constant_queries import is_beside
 from projections.sql.element_forms import is_of_elements
 from projections.sql.expressions import conjuncts, never_fails, same_text, unwrapped
 from projections.sql.outer_joins import side_of
@@ -112,7 +113,7 @@ def _is_of(known: set[str], part: exp.Expr) -> bool:
 
 def is_bare(join: exp.Expr) -> bool:
     """Say whether an input stands behind a comma or CROSS JOIN, without a condition."""
-    if is_of_elements(join):
+    if is_of_elements(join) or is_beside(join.this):
         return False
     further = [clause for clause, content in join.args.items() if content and clause != "this"]
     return not further or (further == ["kind"] and join.text("kind").upper() == "CROSS")

@@ -1,13 +1,14 @@
 """VALUES as a joined input: rows that are written out, each met by a key of its own.
 
-At most one of them is met by a row of the other side, so that the join needs no state: its columns
-are choices, `CASE key WHEN 1 THEN 'a' WHEN 2 THEN 'b' END`.
+Where at most one of them is met by a row of the other side, its columns are choices, `CASE key WHEN
+1 THEN 'a' WHEN 2 THEN 'b' END`. Otherwise each row is there once for each of them, as for elements
+of an array, and those that meet are left. So the join needs no state.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -19,37 +20,37 @@ from projections.sql.decimals import FLOATING, common_type, digits_of
 from projections.sql.expressions import check, unwrapped
 from projections.sql.outer_joins import null_of, side_of
 from projections.sql.places import Script, offset_of
-from projections.sql.query import named_as
+from projections.sql.query import named_as, resolved
 from projections.sql.resolving import Names
 from projections.sql.scope import QuerySource
 from projections.sql.shape import InputKind
-from projections.sql.tree import Computed, JoinKind, Map, Node, column, passed
+from projections.sql.tree import Computed, Exploded, JoinKind, Map, Node, column, passed
 from projections.sql.types import type_of
 
 _MOST_ROWS = 200
 _FORM = (
-    "Give each row a key of its own, and equate that: FROM x JOIN (VALUES (1, 'a'), (2, 'b')) AS "
+    "Name rows and columns, and join them to others: FROM x JOIN (VALUES (1, 'a'), (2, 'b')) AS "
     "v(k, name) ON v.k = x.k; or keep the rows in a table that is captured."
 )
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
-_KINDS = "the key of VALUES is a whole number, a decimal, a text or a day, written out"
 _MET = "__met"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConstantRows:
-    """The rows of a VALUES, under its alias."""
+    """The rows of a VALUES, under its alias.
+
+    `beside`: their values are computed of the row that they stand beside.
+    """
 
     script: Script
     at: int
     source: QuerySource
     rows: tuple[tuple[exp.Expr, ...], ...]
+    beside: bool = False
 
     def joined(self, names: Names, join: exp.Expr, left: Node) -> Map:
-        """Join the rows so far with these; `names` has both.
-
-        Raises `InvalidRequest` where a row may be met by several of them.
-        """
+        """Join the rows so far with these; `names` has both."""
         kind = joins.kind_of(self.script, join, self.at)
         if side_of(join) == "FULL":
             raise self._refusal("FULL JOIN with VALUES: a row that nothing meets has no time")
@@ -65,24 +66,89 @@ class ConstantRows:
                 rest.append(part)
                 continue
             joins.check_types(names, pair, part, self.at)
-            if names.type_of(pair[0]) in ("", *FLOATING):
-                # Converted, two values may become one.
-                raise self._refusal(_KINDS)
             keys[number] = joins.guarded(pair[0], conditions[:place], ours)
-        self._refuse_several([*keys])
-        return self._met(left, kind, keys, rest)
+        # Converted to a floating-point number, two values may become one.
+        plain = all(names.type_of(key) not in ("", *FLOATING) for key in keys.values())
+        if plain and not self.beside and self._tells_apart([*keys]):
+            return self._met(left, kind, keys, rest)
+        if kind in (JoinKind.SEMI, JoinKind.ANTI):
+            met = self._some(conditions)
+            alone = (met,) if kind is JoinKind.SEMI else (_none(met),)
+            return Map(input=left, outputs=passed(left.columns), where=alone)
+        return self._each(left, conditions, outer=kind is JoinKind.LEFT)
+
+    def _each(self, left: Node, conditions: Sequence[exp.Expr], *, outer: bool) -> Map:
+        """Write each row so far once for each of these that it meets.
+
+        `outer`: beside them it has a place for none, at which it stays where it meets none.
+        """
+        rows, own = len(self.rows), passed(left.columns)
+        if rows == 1 and not outer:
+            outputs = (*own, *self._valued(lambda values: values[0]))
+            named = Map(input=left, outputs=outputs)
+            return Map(input=named, outputs=passed(named.columns), where=tuple(conditions))
+        values, place = f"__{self.source.alias}.rows", f"{self.source.alias}.__place"
+        numbers = exp.Array(expressions=[_number(each) for each in range(rows + outer)])
+        numbered = Computed(name=values, expression=numbers, type="ARRAY<INT>")
+        exploded = Exploded(
+            input=Map(input=left, outputs=(*own, numbered)),
+            values=values,
+            entries=False,
+            outer=False,
+            kept=tuple(each.name for each in left.columns),
+            place=place,
+            first=0,
+            elements=(),
+        )
+        outputs = (*own, *self._valued(lambda values: _at_place(place, values)))
+        met: tuple[exp.Expr, ...] = tuple(conditions)
+        if outer:
+            none = exp.EQ(this=column(place), expression=_number(rows))
+            holds = exp.and_(*(exp.Paren(this=each.copy()) for each in conditions))
+            alone = _none(self._some(conditions))
+            met = (exp.Case(ifs=[exp.If(this=none, true=alone)], default=holds),)
+            outputs = (*outputs, *(each for each in passed(exploded.own) if each.name == place))
+        named = Map(input=exploded, outputs=outputs)
+        given = passed(tuple(each for each in named.columns if each.name != place))
+        return Map(input=named, outputs=given, where=met)
+
+    def _valued(self, value: Callable[[Sequence[exp.Expr]], exp.Expr]) -> tuple[Computed, ...]:
+        """Return the columns, each made of its values in all rows."""
+        return tuple(
+            Computed(
+                name=f"{self.source.alias}.{each.name}",
+                expression=value([row[number] for row in self.rows]),
+                type=each.type,
+            )
+            for number, each in enumerate(self.source.columns.values())
+        )
+
+    def _some(self, conditions: Sequence[exp.Expr]) -> exp.Expr:
+        """Write that one of the rows meets all conditions."""
+        names = [f"{self.source.alias}.{each.name}" for each in self.source.columns.values()]
+
+        def met_by(row: Sequence[exp.Expr]) -> exp.Expr:
+            known = dict(zip(names, row, strict=True))
+
+            def replaced(found: exp.Expr) -> exp.Expr:
+                value = known.get(found.name) if isinstance(found, exp.Column) else None
+                return found if value is None else exp.Paren(this=value.copy())
+
+            parts = [exp.Paren(this=each.copy().transform(replaced)) for each in conditions]
+            return exp.Paren(this=exp.and_(*parts))
+
+        return exp.or_(*map(met_by, self.rows)) if conditions else exp.true()
 
     def _met(
         self, left: Node, kind: JoinKind, keys: dict[int, exp.Expr], rest: list[exp.Expr]
     ) -> Map:
-        given = self.source.columns.values()
         own = tuple(
             Computed(
                 name=f"{self.source.alias}.{each.name}",
                 expression=self._choice(keys, [row[number] for row in self.rows], each.type),
                 type=each.type,
             )
-            for number, each in enumerate(given)
+            for number, each in enumerate(self.source.columns.values())
         )
         met = Computed(
             name=_MET,
@@ -101,8 +167,7 @@ class ConstantRows:
             case JoinKind.SEMI:
                 return Map(input=looked_up, outputs=ours, where=(column(_MET), *rest))
             case JoinKind.ANTI:
-                none = exp.Not(this=exp.Coalesce(this=holds, expressions=[exp.false()]))
-                return Map(input=looked_up, outputs=ours, where=(none,))
+                return Map(input=looked_up, outputs=ours, where=(_none(holds),))
             case JoinKind.LEFT:
                 kept = tuple(
                     Computed(
@@ -130,28 +195,50 @@ class ConstantRows:
         (first, *_) = keys.values()
         return exp.Case(this=first.copy() if alone else None, ifs=ifs)
 
-    def _refuse_several(self, keys: list[int]) -> None:
-        """Refuse rows of which not each is told by the columns that are equated."""
-        if not keys:
-            raise self._refusal("the join with VALUES equates none of its columns")
+    def _tells_apart(self, keys: list[int]) -> bool:
+        """Say whether the columns that are equated tell each row from the others."""
         found: set[tuple[object, ...]] = set()
         types = [each.type for each in self.source.columns.values()]
         for row in self.rows:
             key = tuple(_known(row[number]) for number in keys)
             if any(_is_null(row[number]) for number in keys):
                 continue
-            if None in key or any(types[number] in FLOATING for number in keys):
-                raise self._refusal(_KINDS)
-            if key in found:
-                raise self._refusal("two rows of VALUES are met by the same row of the other side")
+            unknown = None in key or any(types[number] in FLOATING for number in keys)
+            if unknown or key in found:
+                return False
             found.add(key)
+        return bool(keys)
 
     def _refusal(self, message: str) -> Exception:
         return self.script.refusal(message, at=self.at, fix=_FORM)
 
 
-def constant_rows(script: Script, values: exp.Values, *, index: int, at: int) -> ConstantRows:
-    """Read a VALUES. Raises `InvalidRequest` for what is no rows of values of one type each."""
+def _none(holds: exp.Expr) -> exp.Expr:
+    return exp.Not(this=exp.Coalesce(this=holds, expressions=[exp.false()]))
+
+
+def _number(value: int) -> exp.Expr:
+    made: exp.Expr = exp.Literal.number(value)
+    return made
+
+
+def _at_place(place: str, values: Sequence[exp.Expr]) -> exp.Expr:
+    ifs = [exp.If(this=_number(n), true=value.copy()) for n, value in enumerate(values)]
+    return exp.Case(this=column(place), ifs=ifs)
+
+
+def constant_rows(
+    script: Script,
+    values: exp.Values,
+    *,
+    index: int,
+    at: int,
+    before: Names | None = None,
+) -> ConstantRows:
+    """Read a VALUES; `before` are the inputs of which its values are computed, if it is of any.
+
+    Raises `InvalidRequest` for what is no rows of values of one type each.
+    """
     at = offset_of(values, at)
     alias = values.args.get("alias")
     rows = [row.expressions if isinstance(row, exp.Tuple) else [row] for row in values.expressions]
@@ -159,7 +246,7 @@ def constant_rows(script: Script, values: exp.Values, *, index: int, at: int) ->
     names = named or [f"col{place}" for place in range(1, len(rows[0]) + 1)]
     if (
         not values.alias
-        or not all(map(named_as, names))
+        or not all(map(str.isidentifier if before is not None else named_as, names))
         or len({*map(str.lower, names)}) < len(names)
     ):
         raise script.refusal("VALUES without names", at=at, fix=_FORM)
@@ -175,7 +262,7 @@ def constant_rows(script: Script, values: exp.Values, *, index: int, at: int) ->
             at=at,
             fix="Keep the rows in a table that is captured, and join that.",
         )
-    typed = [_typed(script, each, at) for each in zip(*rows, strict=True)]
+    typed = [_typed(script, each, at, before) for each in zip(*rows, strict=True)]
     columns = tuple(
         Column(name=name, type=kind) for name, (kind, _) in zip(names, typed, strict=True)
     )
@@ -188,18 +275,29 @@ def constant_rows(script: Script, values: exp.Values, *, index: int, at: int) ->
         columns={each.name.lower(): each for each in columns},
     )
     rows_of = tuple(zip(*(found for _, found in typed), strict=True))
-    return ConstantRows(script=script, at=at, source=source, rows=rows_of)
+    return ConstantRows(
+        script=script, at=at, source=source, rows=rows_of, beside=before is not None
+    )
 
 
-def _typed(script: Script, values: Sequence[exp.Expr], at: int) -> tuple[str, list[exp.Expr]]:
+def _typed(
+    script: Script, values: Sequence[exp.Expr], at: int, before: Names | None
+) -> tuple[str, list[exp.Expr]]:
     """Return the type of a column of VALUES, and its values as such."""
     for each in values:
         check(script, each, at=at, aggregates=False)
-        if each.find(exp.Column):
+        if before is None and each.find(exp.Column):
             raise script.refusal(
-                "VALUES reads a column", at=offset_of(each, at), fix="Write the values out."
+                "VALUES reads a column",
+                at=offset_of(each, at),
+                fix="Write the values out, or LATERAL (VALUES (x.a), (x.b)) AS v(value) behind x.",
             )
-    kinds = [_type(each) for each in values]
+    if before is not None:
+        values = [before.flat(resolved(before.scope, each)) for each in values]
+    kinds = [_type(each, before) for each in values]
+    if len({*kinds} - {"NULL"}) == 1 == len(values):
+        # One value needs no type that is known.
+        return kinds[0], [*values]
     kind = common_type([found for found in kinds if found != "NULL"])
     if not kind:
         raise script.refusal(
@@ -215,10 +313,10 @@ def _typed(script: Script, values: Sequence[exp.Expr], at: int) -> tuple[str, li
     return kind, made
 
 
-def _type(value: exp.Expr) -> str:
+def _type(value: exp.Expr, before: Names | None) -> str:
     if isinstance(unwrapped(value), exp.Null):
         return "NULL"
-    return type_of(value, lambda _: "")
+    return type_of(value, lambda _: "") if before is None else before.type_of(value)
 
 
 def _cast(value: exp.Expr, kind: str) -> exp.Expr:

@@ -63,7 +63,11 @@ class Dialect(Protocol):
         ...
 
     def ordered(self, call: Call, value: str, over: str) -> str:
-        """Write what is made of values in ascending order, or of those that are not NULL."""
+        """Write what is made of values in ascending order, or in one of its own."""
+        ...
+
+    def passing_nulls(self, name: str, arguments: str) -> str:
+        """Write a function of rows that passes over those in which its value is NULL."""
         ...
 
     def rank(self, call: str) -> str:

@@ -118,8 +118,12 @@ class DuckText:
         return average(call, total, count)
 
     def ordered(self, call: Call, value: str, over: str) -> str:
-        """Write what is made of values in ascending order, or of those that are not NULL."""
+        """Write what is made of values in ascending order, or in one of its own."""
         return ordered(call, value, over)
+
+    def passing_nulls(self, name: str, arguments: str) -> str:
+        """Write a function of rows that passes over those in which its value is NULL."""
+        return f"{name}({arguments} IGNORE NULLS)"
 
     def rank(self, call: str) -> str:
         """Write a rank as an INT, from the call that gives it."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from projections.sql.decimals import FLOATING, digits_of
 from projections.sql.scalar import quoted
+from projections.sql.shape import ORDER
 from projections.sql.totals import element_place, percentile_sql, variance_sql, with_one_zero
 from projections.sql.tree import Call, Function
+from schemas.identifiers import duckdb_name
 
 
 def total(call: Call, value: str, over: str) -> str:
@@ -22,7 +24,9 @@ def total(call: Call, value: str, over: str) -> str:
         )
         return f"(({added}) / {count})" if averaged else f"({added})"
     whole = f"sum({word}{value}){over}"
-    return average(call, whole, count) if averaged else f"CAST({whole} AS {call.type})"
+    if averaged:
+        return average(call, whole, count)
+    return f"{'TRY_' if call.function is Function.TRY_SUM else ''}CAST({whole} AS {call.type})"
 
 
 def average(call: Call, total: str, count: str) -> str:
@@ -36,15 +40,13 @@ def average(call: Call, total: str, count: str) -> str:
 
 
 def ordered(call: Call, value: str, over: str) -> str:
-    """Write what is made of values in ascending order, or of those that are not NULL."""
+    """Write what is made of values in ascending order, or in one of its own."""
     word = "DISTINCT " if call.distinct else ""
     match call.function:
-        case Function.FIRST_KNOWN | Function.LAST_KNOWN:
-            name = "first_value" if call.function is Function.FIRST_KNOWN else "last_value"
-            return f"{name}({value} IGNORE NULLS){over}"
         case Function.LIST:
             assert call.default is not None, "a list has something between two values"
-            return f"string_agg({word}{value}, {quoted(call.default.name)} ORDER BY {value}){over}"
+            order = ", ".join(_order(call, value))
+            return f"string_agg({word}{value}, {quoted(call.default.name)} ORDER BY {order}){over}"
         case Function.PERCENTILE:
             values = f"list(CAST({value} AS DOUBLE) + CAST(0 AS DOUBLE)){over}"
             known = f"list_sort({_known(values)})"
@@ -72,6 +74,19 @@ def ordered(call: Call, value: str, over: str) -> str:
             return variance_sql(call, squares, f"count({value}){over}")
         case _:
             raise AssertionError(f"{call.function} is Spark's alone")
+
+
+def _order(call: Call, value: str) -> list[str]:
+    """Write the order of a list; rows that one of its own does not tell apart stand by time."""
+    # What is distinct is ordered by itself: DuckDB takes no other column of the same values.
+    keys = []
+    for each in call.order:
+        name = value if call.distinct else duckdb_name(each.column)
+        direction = "DESC" if each.descending else "ASC"
+        keys.append(f"{name} {direction} NULLS {'FIRST' if each.nulls_first else 'LAST'}")
+    if call.distinct and keys:
+        return keys
+    return [*keys, *(ORDER if keys else ()), value]
 
 
 def _known(values: str) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 
+from projections.sql.constant_queries import gives_written_rows, rows_of_call
 from projections.sql.expressions import AGGREGATES
 from projections.sql.outer_joins import side_of
 from projections.sql.places import Script, offset_of
@@ -25,7 +26,7 @@ _AROUND = ("group", "having", "qualify", "distinct")
 def is_generator(node: exp.Expr) -> bool:
     """Say whether a call gives rows."""
     named = isinstance(node, exp.Anonymous) and node.name.lower() == "inline_outer"
-    return isinstance(node, _GENERATORS) or named
+    return isinstance(node, _GENERATORS) or named or gives_written_rows(node)
 
 
 def is_of_elements(join: exp.Expr) -> bool:
@@ -107,7 +108,15 @@ def _read_views(script: Script, select: exp.Expr, at: int) -> None:
         behind = [n for n, join in enumerate(joins) if offset_of(join, at) > place]
         if view.alias == _OWN:
             behind = []
-        joins.insert(behind[0] if behind else len(joins), exp.Join(this=view, kind="CROSS"))
+        item = rows_of_call(view) if gives_written_rows(view.this) else view
+        if item is None:
+            raise script.refusal(
+                "rows that are no values written out: their number, or a field's name, is none",
+                at=place,
+                fix="Write stack(2, 'north', north, 'south', south) AS (region, amount), or "
+                "json_tuple(document, 'a', 'b') AS (a, b).",
+            )
+        joins.insert(behind[0] if behind else len(joins), exp.Join(this=item, kind="CROSS"))
     select.set("laterals", None)
     select.set("joins", joins)
 

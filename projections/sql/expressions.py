@@ -64,8 +64,9 @@ _REASONS = {
     exp.Exists: ("EXISTS is not compiled here", "Write it in WHERE, joined by AND alone."),
     exp.Placeholder: ("a placeholder has no value here", "Write the value."),
     exp.Order: (
-        "an aggregate that lists values in another order than their own",
-        "Leave ORDER BY out: values are listed in ascending order.",
+        "ORDER BY in a call that lists no values",
+        "It stands in lists: STRING_AGG(x, ', ' ORDER BY y DESC), ARRAY_AGG(x ORDER BY y). The "
+        "value of the row with the least y is MIN_BY(x, y).",
     ),
     exp.Struct: (
         "struct(*) does not name its fields",
@@ -87,7 +88,8 @@ def check(script: Script, node: exp.Expr, *, at: int, aggregates: bool) -> None:
             refused.add(id(found))
             continue
         try:
-            _check_one(script, found, begins, aggregates)
+            if not _orders_list(found):
+                _check_one(script, found, begins, aggregates)
         except InvalidRequest as error:
             refuse(error)
             if not isinstance(found, exp.Func):
@@ -163,6 +165,12 @@ def _check_one(script: Script, found: exp.Expr, at: int, aggregates: bool) -> No
             at=at,
             fix="Write it in WHERE, joined by AND alone.",
         )
+
+
+def _orders_list(found: exp.Expr) -> bool:
+    """Say whether this is the order of a list of values."""
+    order = found.parent if isinstance(found, exp.Ordered) else found
+    return isinstance(order, exp.Order) and isinstance(order.parent, exp.GroupConcat | exp.ArrayAgg)
 
 
 @cache

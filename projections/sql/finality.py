@@ -45,7 +45,10 @@ from projections.sql.tree import (
 from projections.sql.windows import WindowKind
 
 _THEIRS = f"{END}_of_right"
-_OF_ROWS_BEFORE = {Function.ROW_NUMBER, Function.RANK, Function.DENSE_RANK, Function.LAG}
+_OF_ROWS_BEFORE = {
+    *(Function.ROW_NUMBER, Function.RANK, Function.DENSE_RANK),
+    *(Function.LAG, Function.LAG_KNOWN),
+}
 
 
 _FACTS = (

@@ -23,7 +23,7 @@ FRAMES = (
 )
 SO_FAR = Frame(rows=False, before=None, after=0)
 """What OVER with ORDER BY is about if it names no frame."""
-_ALL = Frame(rows=True, before=None, after=None)
+ALL_ROWS = Frame(rows=True, before=None, after=None)
 _COORDINATES = {
     **dict.fromkeys(("TINYINT", "SMALLINT", "INT"), "BIGINT"),
     # A distance from the greatest BIGINT is none.
@@ -72,7 +72,7 @@ class _Frames:
         if kind == "ROWS":
             return order, Frame(rows=True, before=before, after=end)
         if before is None and end is None:
-            return order, _ALL
+            return order, ALL_ROWS
         if before in (None, 0) and end in (None, 0) and (before, end) != (0, 0):
             return order, Frame(rows=False, before=before, after=end)
         return self._by_value(order, before, end)

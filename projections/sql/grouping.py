@@ -26,6 +26,7 @@ from projections.sql.tree import (
     Grouped,
     Map,
     Node,
+    Ordering,
     Sessions,
     Windowed,
     column,
@@ -118,9 +119,20 @@ class _Groups:
                 self.below.append(chosen)
                 by = Column(name=chosen.name, type=chosen.type)
             name = f"__c{len(self.calls)}"
-            self.calls[text] = called.call(name, argument, by)
+            order = tuple(map(self._ordering, called.order))
+            self.calls[text] = called.call(name, argument, by, order)
             self.names.knows(name, called.type)
         return column(self.calls[text].name)
+
+    def _ordering(self, node: exp.Ordered) -> Ordering:
+        """Return one column by which the values of a list are ordered."""
+        name = f"__n{len(self.below)}"
+        self.below.append(self.names.computed(name, node.this))
+        return Ordering(
+            column=name,
+            descending=bool(node.args.get("desc")),
+            nulls_first=bool(node.args.get("nulls_first")),
+        )
 
 
 def grouped(names: Names, select: exp.Expr, node: Node, items: list[Output]) -> Map:

@@ -80,11 +80,11 @@ def source_at(
     table = node.this if streaming else node
     if isinstance(table, exp.Values):
         raise script.refusal(
-            "VALUES behind FROM is not compiled: its rows come with no event and no change of a "
-            "table",
+            "VALUES behind FROM is not compiled alone: its rows come with no event and no change "
+            "of a table",
             at=at,
-            fix="Join it to rows that do: FROM x JOIN (VALUES (1, 'a'), (2, 'b')) AS v(k, name) ON "
-            "v.k = x.k; or keep the rows in a table that is captured.",
+            fix="Join it to rows that do: FROM x [LEFT] JOIN (VALUES (1, 'a'), (2, 'b')) AS "
+            "v(k, name) ON v.k = x.k; or keep the rows in a table that is captured.",
         )
     if not isinstance(table, exp.Table) or not isinstance(table.this, exp.Identifier):
         called = isinstance(table, exp.Table) and window_kind(table.this) is not None

@@ -90,6 +90,7 @@ def _of_calls(calls: tuple[Call, ...]) -> Iterator[tuple[str, str]]:
             yield call.argument, f"the argument of {call.function.upper()}"
         if call.argument is not None and call.function in (Function.MODE, Function.ELEMENT):
             yield call.argument, "what is compared"
+        yield from ((each.column, "what a list is ordered by") for each in call.order)
         if call.by is not None:
             yield call.by.name, f"what {call.function.upper()} chooses by"
 

@@ -1,9 +1,9 @@
 """Comparisons with ANY, SOME and ALL of several values, as comparisons with one of them.
 
 What is greater than ANY of some values is greater than the least of them; what is greater than ALL
-is greater than the greatest, unless one of them is not known, or there are none. So it is where it
-is of no matter whether a condition is false or not known: as a condition of WHERE or HAVING, or of
-AND and OR in it.
+is greater than the greatest, unless one of them is not known, or there are none. In a condition of
+WHERE or HAVING, or of AND and OR in it, it is of no matter whether it is false or not known.
+Elsewhere it is a value, NULL where one that is not known might decide it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ _DENIED: Mapping[type[exp.Expr], type[exp.Binary]] = {
 }
 COMPARISONS = tuple(_DENIED)
 _UP = (exp.GT, exp.GTE)
+_ELEMENT = "penstock_element"
+"""The argument of a lambda: a query has no such name."""
 
 
 def compared(node: exp.Expr) -> exp.Expr | None:
     """Write `x > ANY (…)` and its like; None for a comparison that is none of these."""
-    several = node.expression
+    several = _several(node.expression)
     if not isinstance(several, exp.Any | exp.All):
         return None
     query = _query_of(several)
@@ -40,7 +42,9 @@ def compared(node: exp.Expr) -> exp.Expr | None:
         return exp.In(this=node.this, query=exp.Subquery(this=query))
     if isinstance(node, exp.NEQ) and not any_of:
         return exp.Not(this=exp.In(this=node.this, query=exp.Subquery(this=query)))
-    return _with_extremes(node, query, any_of=any_of) if _is_asked(node) else None
+    if _is_asked(node):
+        return _with_extremes(node, query, any_of=any_of)
+    return None if _is_denied(node) else _as_value(node, query, any_of=any_of)
 
 
 def denied(node: exp.Expr) -> exp.Expr | None:
@@ -66,6 +70,14 @@ def is_aggregate(node: exp.Expr) -> exp.Expr | None:
     return exp.LogicalOr(this=unwrapped(node.this))
 
 
+def _several(side: exp.Expr) -> exp.Expr:
+    """Return what is behind a comparison, ALL of values that are written out as such."""
+    if isinstance(side, exp.Anonymous) and side.name.upper() == "ALL":
+        one = len(side.expressions) == 1
+        return exp.All(this=side.expressions[0] if one else exp.Tuple(expressions=side.expressions))
+    return side
+
+
 def _query_of(several: exp.Expr) -> exp.Expr | None:
     query = unwrapped(several.this)
     query = query.this if isinstance(query, exp.Subquery) else query
@@ -73,35 +85,76 @@ def _query_of(several: exp.Expr) -> exp.Expr | None:
 
 
 def _with_elements(node: exp.Expr, several: exp.Expr) -> exp.Expr | None:
-    """Write `= ANY (array)` as array_contains, and of values that are written out as IN."""
-    equal = isinstance(node, exp.EQ) and isinstance(several, exp.Any)
-    if not equal and not (isinstance(node, exp.NEQ) and isinstance(several, exp.All)):
-        return None
+    """Write a comparison with the elements of an array, or with values that are written out."""
+    any_of = isinstance(several, exp.Any)
+    equal = isinstance(node, exp.EQ) and any_of
+    among = equal or (isinstance(node, exp.NEQ) and not any_of)
     given = unwrapped(several.this)
-    if isinstance(given, exp.Tuple | exp.Array):
+    if isinstance(given, exp.Literal | exp.Neg):
+        given = exp.Tuple(expressions=[given])
+    if not isinstance(given, exp.Tuple | exp.Array):
+        return _with_array(node, given, any_of=any_of, among=among)
+    if not given.expressions:
+        return exp.false() if any_of else exp.true()
+    if among:
         made: exp.Expr = exp.In(this=node.this, expressions=given.expressions)
-    else:
-        text = (str(each.sql(dialect=SPARK, comments=False)) for each in (given, node.this))
-        (select,) = SPARK.parse(f"SELECT array_contains({', '.join(text)})")
-        assert isinstance(select, exp.Select), "it is written here"
-        made = select.expressions[0]
-    return made if equal else exp.Not(this=made)
+        return made if equal else exp.Not(this=made)
+    each = [type(node)(this=node.this.copy(), expression=one) for one in given.expressions]
+    return exp.Paren(this=exp.or_(*each) if any_of else exp.and_(*each))
+
+
+def _with_array(node: exp.Expr, array: exp.Expr, *, any_of: bool, among: bool) -> exp.Expr:
+    if among:
+        made = _call("array_contains", array, node.this)
+        return made if any_of else exp.Not(this=made)
+    element = exp.column(_ELEMENT)
+    one = type(node)(this=node.this.copy(), expression=element)
+    asked = exp.Lambda(this=one, expressions=[exp.to_identifier(_ELEMENT)])
+    return _call("exists" if any_of else "forall", array, asked)
+
+
+def _call(name: str, *parts: exp.Expr) -> exp.Expr:
+    text = ", ".join(str(each.sql(dialect=SPARK, comments=False)) for each in parts)
+    (select,) = SPARK.parse(f"SELECT {name}({text})")
+    assert isinstance(select, exp.Select), "it is written here"
+    made: exp.Expr = select.expressions[0]
+    return made
+
+
+def _as_value(node: exp.Expr, query: exp.Expr, *, any_of: bool) -> exp.Expr | None:
+    """Write a comparison that is true, false, or not known."""
+    rows = _selected(query, lambda _: exp.Count(this=exp.Star()))
+    known = _selected(query, lambda value: exp.Count(this=value.copy()))
+    asked = _asked_of_extremes(node, query, any_of=any_of, known=False)
+    if rows is None or known is None or asked is None:
+        return None
+    number = exp.Subquery(this=rows)
+    decided = asked if any_of else exp.Not(this=asked)
+    branches = (
+        (exp.EQ(this=number, expression=exp.Literal.number(0)), exp.Boolean(this=not any_of)),
+        (decided, exp.Boolean(this=any_of)),
+        (exp.GT(this=number.copy(), expression=exp.Subquery(this=known)), exp.Null()),
+    )
+    ifs = [exp.If(this=condition, true=value) for condition, value in branches]
+    return exp.Paren(this=exp.Case(ifs=ifs, default=asked.copy()))
+
+
+def _asked_of_extremes(
+    node: exp.Expr, query: exp.Expr, *, any_of: bool, known: bool
+) -> exp.Expr | None:
+    """Write the comparison with the least or the greatest value, or with both."""
+    kind = type(node)
+    if kind in (exp.EQ, exp.NEQ):
+        both = [_with_one(node, query, each, known=known) for each in (exp.Min, exp.Max)]
+        return None if None in both else exp.Paren(this=(exp.or_ if any_of else exp.and_)(*both))
+    least = any_of == (kind in _UP)
+    one = _with_one(node, query, exp.Min if least else exp.Max, known=known)
+    return None if one is None else exp.Paren(this=one)
 
 
 def _with_extremes(node: exp.Expr, query: exp.Expr, *, any_of: bool) -> exp.Expr | None:
-    kind = type(node)
-    if kind in (exp.EQ, exp.NEQ):
-        both = [_with_one(node, query, each, known=not any_of) for each in (exp.Min, exp.Max)]
-        if None in both:
-            return None
-        made: exp.Expr = exp.Paren(this=(exp.or_ if any_of else exp.and_)(*both))
-    else:
-        least = any_of == (kind in _UP)
-        one = _with_one(node, query, exp.Min if least else exp.Max, known=not any_of)
-        if one is None:
-            return None
-        made = one
-    if any_of:
+    made = _asked_of_extremes(node, query, any_of=any_of, known=not any_of)
+    if any_of or made is None:
         return made
     number = _selected(query, lambda value: exp.Count(this=exp.Star()))
     if number is None:
@@ -151,3 +204,11 @@ def _is_asked(found: exp.Expr) -> bool:
     while isinstance(node.parent, exp.And | exp.Or | exp.Paren):
         node = node.parent
     return isinstance(node.parent, exp.Where | exp.Having)
+
+
+def _is_denied(found: exp.Expr) -> bool:
+    """Say whether a comparison stands behind a NOT that is asked, which reads it itself."""
+    node = found
+    while isinstance(node.parent, exp.Paren):
+        node = node.parent
+    return isinstance(node.parent, exp.Not) and _is_asked(node.parent)

@@ -9,7 +9,7 @@ from sqlglot import exp
 from projections.sql.calls import Called, aggregate_of
 from projections.sql.decimals import FLOATING
 from projections.sql.expressions import AGGREGATES, check, render, same_text
-from projections.sql.frames import FRAMES, SO_FAR, framed
+from projections.sql.frames import ALL_ROWS, FRAMES, SO_FAR, framed
 from projections.sql.neighbours import converted, neighbour_default
 from projections.sql.places import offset_of
 from projections.sql.query import Output
@@ -47,18 +47,17 @@ _NEIGHBOURS: dict[type[exp.Expr], Function] = {
     exp.Last: Function.LAST_VALUE,
     exp.NthValue: Function.NTH_VALUE,
 }
-_FRAMED = (Function.FIRST_VALUE, Function.LAST_VALUE, Function.NTH_VALUE, *KNOWN)
+_OF_PEERS = (
+    *(Function.LAST_VALUE, Function.NTH_VALUE),
+    *(Function.FIRST_KNOWN, Function.LAST_KNOWN, Function.NTH_KNOWN),
+)
+_FRAMED = (Function.FIRST_VALUE, *_OF_PEERS)
+_OF_KNOWN = {other: known for known, other in KNOWN.items()}
 _OF_GROUPS = (Function.MAX_BY, Function.MIN_BY, Function.MODE)
-_OF_KNOWN: dict[type[exp.Expr], Function] = {
-    exp.FirstValue: Function.FIRST_KNOWN,
-    exp.LastValue: Function.LAST_KNOWN,
-    exp.First: Function.FIRST_KNOWN,
-    exp.Last: Function.LAST_KNOWN,
-}
 _FUNCTIONS = (
     "Before OVER there are COUNT, SUM, AVG, MIN, MAX, COUNT_IF, BOOL_AND and BOOL_OR without "
     "DISTINCT, ROW_NUMBER, RANK, DENSE_RANK, NTILE, PERCENT_RANK, CUME_DIST, LAG, LEAD, NTH_VALUE, "
-    "FIRST_VALUE and LAST_VALUE, these two with IGNORE NULLS as well."
+    "FIRST_VALUE and LAST_VALUE, these five with IGNORE NULLS as well."
 )
 
 
@@ -136,9 +135,8 @@ class Windows:
             called = self._called(window)
             argument = None if called.argument is None else self._column(called.argument)
             call = called.call(f"__o{len(self._results)}", argument)
-            self._results[text] = call
-            self._names.knows(call.name, call.type)
-            self._place(window, called).calls.append(call)
+            self._results[text] = self._placed(window, called, call)
+            self._names.knows(self._results[text].name, call.type)
         return column(self._results[text].name)
 
     def _check_parts(self, window: exp.Expr) -> None:
@@ -162,6 +160,12 @@ class Windows:
             called = aggregate_of(names, found)
             if called.distinct:
                 raise self._refusal(found, "DISTINCT before OVER is not compiled", fix=_FUNCTIONS)
+            if called.order:
+                raise self._refusal(
+                    found,
+                    "a list in an order of its own before OVER is not compiled",
+                    fix="Leave its ORDER BY out: values are listed in ascending order.",
+                )
             if called.function in _OF_GROUPS:
                 raise self._refusal(
                     found,
@@ -172,19 +176,24 @@ class Windows:
             return called
         if kind in _RANKS:
             return self._rank(found)
-        if isinstance(found, exp.IgnoreNulls) and type(found.this) in _OF_KNOWN:
-            of, value = names.type_of(found.this.this), found.this.this
-            return Called(function=_OF_KNOWN[type(found.this)], argument=value, kind=of, type=of)
+        return self._neighbour(found)
+
+    def _neighbour(self, found: exp.Expr) -> Called:
+        """Read a function that gives the value which one of the rows around has."""
+        names, known = self._names, isinstance(found, exp.IgnoreNulls)
+        found = found.this if known else found
+        kind = type(found)
         if kind not in _NEIGHBOURS:
-            word = "IGNORE NULLS" if isinstance(found, exp.IgnoreNulls) else found.key.upper()
+            word = f"{found.key.upper()}{' IGNORE NULLS' if known else ''}"
             raise self._refusal(found, f"{word} before OVER is not compiled", fix=_FUNCTIONS)
+        function = _NEIGHBOURS[kind]
         offset = found.args.get("offset")
-        least = 1 if kind is exp.NthValue else 0
+        least = 1 if known or kind is exp.NthValue else 0
         if offset is not None and not (_is_count(offset) and int(offset.name) >= least):
             raise self._refusal(found, f"{render(found)}: the offset is a number, {least} or more")
         of, default = neighbour_default(names, found)
         return Called(
-            function=_NEIGHBOURS[kind],
+            function=_OF_KNOWN[function] if known else function,
             argument=converted(names, found.this, of),
             kind=of,
             type=of,
@@ -203,6 +212,34 @@ class Windows:
             )
         return Called(function=function, argument=None, kind="", type="INT", offset=int(parts.name))
 
+    def _placed(self, window: exp.Expr, called: Called, call: Call) -> Call:
+        """Add a call to those of its OVER; return the one that has its value.
+
+        Where the frame ends with the rows that the order does not tell from a row, it is the value
+        of the last of them.
+        """
+        own = self._place(window, called)
+        own.calls.append(call)
+        if called.function not in _OF_PEERS:
+            return call
+        if framed(self._names, window, own.order, self._column)[1] != SO_FAR:
+            return call
+        if any(
+            self._names.type_of(each.this) in FLOATING for each in window.args["order"].expressions
+        ):
+            raise self._refusal(window, f"{_word_of(called)} needs a frame of ROWS")
+        peers = (*own.partition, *(each.column for each in own.order))
+        last = Call(
+            name=f"{call.name}_of_last",
+            function=Function.LAST_VALUE,
+            argument=call.name,
+            kind=call.type,
+            type=call.type,
+        )
+        whole = _Around(partition=peers, order=own.order, frame=ALL_ROWS)
+        self._around.setdefault(f"peers of {peers, own.order}", whole).calls.append(last)
+        return last
+
     def _place(self, window: exp.Expr, called: Called) -> _Around:
         order = window.args.get("order")
         written = order.expressions if order is not None else []
@@ -212,13 +249,12 @@ class Windows:
         partition = tuple(self._keyed(each) for each in window.args.get("partition_by") or [])
         ordering = tuple(self._ordering(each) for each in written)
         ordering, frame = framed(self._names, window, ordering, self._column)
-        if called.function in (Function.FIRST_VALUE, Function.NTH_VALUE) and frame == SO_FAR:
+        if called.function in _FRAMED and frame == SO_FAR:
             # Rows of the partition so far, those of equal order told apart.
             frame = Frame(rows=True, before=None, after=0)
         if called.function in _FRAMED:
             if frame is None or not frame.rows:
-                word = called.function.replace("_known", "_value ignore nulls").upper()
-                raise self._refusal(window, f"{word} needs a frame of ROWS")
+                raise self._refusal(window, f"{_word_of(called)} needs a frame of ROWS")
         elif called.function in ordered:
             if window.args.get("spec") is not None:
                 raise self._refusal(window, f"{called.function.upper()} takes no frame")
@@ -249,6 +285,11 @@ class Windows:
 
     def _refusal(self, node: exp.Expr, message: str, fix: str = FRAMES) -> Exception:
         return self._names.script.refusal(message, at=offset_of(node, self._names.at), fix=fix)
+
+
+def _word_of(called: Called) -> str:
+    plain = KNOWN.get(called.function, called.function)
+    return f"{plain.upper()}{'' if plain is called.function else ' IGNORE NULLS'}"
 
 
 def _is_count(node: object) -> bool:

@@ -16,6 +16,7 @@ from sqlglot import exp
 from projections.sql import joins
 from projections.sql.catalog import Catalog, Relation
 from projections.sql.constant_days import with_days
+from projections.sql.constant_queries import is_beside
 from projections.sql.constant_rows import ConstantRows, constant_rows
 from projections.sql.declarations import ProjectionDecl
 from projections.sql.earlier_names import with_earlier_names
@@ -323,7 +324,8 @@ class _Reader:
         """Read what stands in JOIN."""
         if not isinstance(item, exp.Values):
             return self._input(item, named, before, at)
-        rows = constant_rows(self.script, item, index=self.scanned, at=at)
+        beside = Names(self.script, before, at=at) if is_beside(item) else None
+        rows = constant_rows(self.script, item, index=self.scanned, at=at, before=beside)
         self._refuse_alike(rows.source, before, at)
         return rows, rows.source
 

@@ -55,8 +55,8 @@ def _said(found: exp.Expr) -> tuple[str, str] | None:
     if isinstance(found, exp.Any | exp.All) and isinstance(found.parent, exp.Predicate):
         return (
             f"{found.key.upper()} behind a comparison is not compiled",
-            "It stands in WHERE and HAVING, by itself or in AND and OR. Elsewhere write EXISTS "
-            "(SELECT …), x > (SELECT MAX(y) FROM …), or each comparison by itself.",
+            "It compares with a query of one column, x > ALL (SELECT y FROM …), with an array, or "
+            "with values that are written out: x > ANY (1, 2).",
         )
     if isinstance(found, exp.Pivot) and found.args.get("unpivot"):
         return (

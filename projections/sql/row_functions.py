@@ -45,6 +45,19 @@ class Function(StrEnum):
     PERCENT_RANK = "percent_rank"
     CUME_DIST = "cume_dist"
     NTH_VALUE = "nth_value"
+    LAG_KNOWN = "lag_known"
+    LEAD_KNOWN = "lead_known"
+    NTH_KNOWN = "nth_known"
+    TRY_SUM = "try_sum"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ordering:
+    """One column of an ORDER BY."""
+
+    column: str
+    descending: bool
+    nulls_first: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +68,8 @@ class Call:
     `default` is what LAG and LEAD give where there is no neighbour, of the argument's type, what a
     LIST has between values, and the part below a PERCENTILE or an ELEMENT. `by` is the column by
     which MAX_BY and MIN_BY choose a row. `offset` is also the number of an NTILE's parts, and the
-    place of an NTH_VALUE.
+    place of an NTH_VALUE. `order` is that of a LIST or of VALUES; without one they stand in their
+    own.
     """
 
     name: str
@@ -67,12 +81,14 @@ class Call:
     offset: int = 1
     default: exp.Expr | None = None
     by: Column | None = None
+    order: tuple[Ordering, ...] = ()
 
     @property
     def reads(self) -> set[str]:
         """Return the columns of the input that it is computed from."""
         by = None if self.by is None else self.by.name
-        return {name for name in (self.argument, by) if name is not None}
+        order = (each.column for each in self.order)
+        return {name for name in (self.argument, by, *order) if name is not None}
 
     @property
     def column(self) -> Column:

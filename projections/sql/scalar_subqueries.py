@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from projections.sql.comma_joins import alias_of_input
-from projections.sql.expressions import AGGREGATES, conjuncts, unwrapped
+from projections.sql.expressions import AGGREGATES, conjuncts, render, unwrapped
 from projections.sql.places import Script, offset_of
 
 _VALUE = "penstock_value_"
@@ -55,8 +55,12 @@ def with_values(
     changed = select.copy()
     joins = [*(changed.args.get("joins") or [])]
     around = aliases_of(select)
+    known_values: dict[str, exp.Expr] = {}
     for number, found in enumerate([*_values_in(changed)]):
-        name = f"{_VALUE}{number}"
+        name, text = f"{_VALUE}{number}", render(found)
+        if text in known_values:
+            _put(changed, found, known_values[text])
+            continue
         outside = _outside(found, around, known)
         row = _by_key(found.this, name, outside, key_of) or _one_row(
             script, found, name, outside, at
@@ -70,12 +74,18 @@ def with_values(
         else:
             of_one_row(join)
         joins.append(join)
-        # A column of ours in place of an item would give it our name.
-        unnamed = found.parent is changed and found.arg_key == "expressions"
-        bare = isinstance(row.value, exp.Column | exp.Coalesce) and not unnamed
-        found.replace(row.value if bare else exp.Paren(this=row.value))
+        known_values[text] = row.value
+        _put(changed, found, row.value)
     changed.set("joins", joins)
     return changed
+
+
+def _put(select: exp.Select, found: exp.Subquery, value: exp.Expr) -> None:
+    """Put the value of a subquery in its place; the same one may stand in several."""
+    # A column of ours in place of an item would give it our name.
+    unnamed = found.parent is select and found.arg_key == "expressions"
+    bare = isinstance(value, exp.Column | exp.Coalesce) and not unnamed
+    found.replace(value.copy() if bare else exp.Paren(this=value.copy()))
 
 
 def _values_in(select: exp.Select) -> Iterator[exp.Subquery]:

@@ -61,7 +61,14 @@ class SparkText:
     def total(self, call: Call, value: str, over: str) -> str:
         """Write SUM or AVG of a value, the same in whatever order the rows are added."""
         average = call.function is Function.AVG
-        return total_sql(value, call.kind, average=average, distinct=call.distinct, over=over)
+        return total_sql(
+            value,
+            call.kind,
+            average=average,
+            distinct=call.distinct,
+            over=over,
+            fallible=call.function is not Function.TRY_SUM,
+        )
 
     def average(self, call: Call, total: str, count: str) -> str:
         """Write an AVG from the exact total of its values and their number, NULL for none."""
@@ -69,8 +76,12 @@ class SparkText:
         return divided_sql(total, count)
 
     def ordered(self, call: Call, value: str, over: str) -> str:
-        """Write what is made of values in ascending order, or of those that are not NULL."""
+        """Write what is made of values in ascending order, or in one of its own."""
         return ordered_sql(call, value, over)
+
+    def passing_nulls(self, name: str, arguments: str) -> str:
+        """Write a function of rows that passes over those in which its value is NULL."""
+        return f"{name}({arguments}) IGNORE NULLS"
 
     def rank(self, call: str) -> str:
         """Write a rank as an INT, from the call that gives it."""

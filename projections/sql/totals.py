@@ -11,21 +11,40 @@ from decimal import Decimal
 
 from projections.sql.decimals import FLOATING, INTEGERS
 from projections.sql.expressions import render
+from projections.sql.shape import ORDER
 from projections.sql.tree import Call, Function
+from schemas.identifiers import spark_name
 
 RANKS = (Function.RANK, Function.DENSE_RANK, Function.PERCENT_RANK, Function.CUME_DIST)
 """Functions for which rows of equal order are one; all others tell such rows apart."""
-KNOWN = (Function.FIRST_KNOWN, Function.LAST_KNOWN)
-"""Of the values that are not NULL the first and the last."""
+KNOWN = {
+    Function.FIRST_KNOWN: Function.FIRST_VALUE,
+    Function.LAST_KNOWN: Function.LAST_VALUE,
+    Function.LAG_KNOWN: Function.LAG,
+    Function.LEAD_KNOWN: Function.LEAD,
+    Function.NTH_KNOWN: Function.NTH_VALUE,
+}
+"""Functions that pass over rows whose value is NULL, and those that they are otherwise."""
 ORDERED = (
-    *(Function.LIST, Function.VALUES, Function.PERCENTILE, Function.VARIANCE, *KNOWN),
+    *(Function.LIST, Function.VALUES, Function.PERCENTILE, Function.VARIANCE),
     *(Function.ELEMENT, Function.MODE),
 )
 """These, and what is made of values in ascending order: one text, an array, numbers."""
 
 
-def total_sql(value: str, kind: str, *, average: bool, distinct: bool, over: str = "") -> str:
-    """Write SUM or AVG of `value`, which has the type `kind`; `over` makes it a window function."""
+def total_sql(
+    value: str,
+    kind: str,
+    *,
+    average: bool,
+    distinct: bool,
+    over: str = "",
+    fallible: bool = True,
+) -> str:
+    """Write SUM or AVG of `value`, which has the type `kind`; `over` makes it a window function.
+
+    What is not `fallible` is NULL where the total leaves its type.
+    """
     word = "DISTINCT " if distinct else ""
     count = f"nullif(count({word}{value}){over}, 0)"
     if kind in FLOATING:
@@ -36,23 +55,22 @@ def total_sql(value: str, kind: str, *, average: bool, distinct: bool, over: str
         return divided_sql(exact, count)
     if kind == "BIGINT":
         # The smaller numbers are too few to get that far. The cast refuses a total out of range.
-        return f"CAST(sum({word}CAST({value} AS DECIMAL(20, 0))){over} AS BIGINT)"
+        cast = "CAST" if fallible else "TRY_CAST"
+        return f"{cast}(sum({word}CAST({value} AS DECIMAL(20, 0))){over} AS BIGINT)"
     return f"{'avg' if average else 'sum'}({word}{value}){over}"
 
 
 def ordered_sql(call: Call, value: str, over: str) -> str:
-    """Write what is made of values in ascending order, or of those that are not NULL."""
+    """Write what is made of values in ascending order, or in one of its own."""
     gathered = f"{'collect_set' if call.distinct else 'collect_list'}({value}){over}"
     count = f"count({value}){over}"
     match call.function:
-        case Function.FIRST_KNOWN | Function.LAST_KNOWN:
-            word = "first_value" if call.function is Function.FIRST_KNOWN else "last_value"
-            return f"{word}({value}) IGNORE NULLS{over}"
         case Function.VALUES:
-            return f"array_sort({gathered})"
+            return f"array_sort({gathered})" if not call.order else _in_order(call, value)
         case Function.LIST:
             assert call.default is not None, "a list has something between two values"
-            listed = f"array_join(array_sort({gathered}), {render(call.default)})"
+            values = f"array_sort({gathered})" if not call.order else _in_order(call, value)
+            listed = f"array_join({values}, {render(call.default)})"
             return f"CASE WHEN {count} > 0 THEN {listed} END"
         case Function.MODE:
             # Of several that are there as often it is the least.
@@ -74,6 +92,35 @@ def ordered_sql(call: Call, value: str, over: str) -> str:
             values = f"array_sort(collect_list(CAST({value} AS DOUBLE) + 0D){over})"
             part = "0.5" if call.default is None else call.default.name
             return percentile_sql(f"CAST('{part}' AS DOUBLE)", count, values, "element_at", "INT")
+
+
+def _in_order(call: Call, value: str) -> str:
+    """Write the values of a group in an order that is not their own.
+
+    Rows that it does not tell apart stand in the order of event time, then by their values.
+    """
+    keys = [(spark_name(each.column), each.descending, each.nulls_first) for each in call.order]
+    if not call.distinct:
+        keys += [(name, False, False) for name in (*ORDER, value)]
+    fields = ", ".join(f"{key} AS k{place}" for place, (key, _, _) in enumerate(keys))
+    row = f"CASE WHEN {value} IS NOT NULL THEN struct({fields}, {value} AS v) END"
+    rows = f"{'collect_set' if call.distinct else 'collect_list'}({row})"
+    compared = " ".join(
+        _compared(f"k{place}", descending=descending, nulls_first=nulls_first)
+        for place, (_, descending, nulls_first) in enumerate(keys)
+    )
+    ordered = f"array_sort({rows}, (l, r) -> CASE {compared} ELSE 0 END)"
+    return f"transform({ordered}, one -> one.v)"
+
+
+def _compared(field: str, *, descending: bool, nulls_first: bool) -> str:
+    left, right, first = f"l.{field}", f"r.{field}", -1 if nulls_first else 1
+    less = 1 if descending else -1
+    return (
+        f"WHEN {left} IS NULL AND {right} IS NOT NULL THEN {first} "
+        f"WHEN {left} IS NOT NULL AND {right} IS NULL THEN {-first} "
+        f"WHEN {left} < {right} THEN {less} WHEN {left} > {right} THEN {-less}"
+    )
 
 
 def variance_sql(call: Call, squares: str, count: str) -> str:

@@ -22,6 +22,7 @@ from projections.sql.nested_types import ElementColumn
 from projections.sql.patterns import Pattern
 from projections.sql.row_functions import Call as Call
 from projections.sql.row_functions import Function as Function
+from projections.sql.row_functions import Ordering as Ordering
 from projections.sql.shape import InputKind
 from projections.sql.types import TEMPORAL
 from projections.sql.windows import WindowKind
@@ -37,15 +38,6 @@ class Computed:
     name: str
     expression: exp.Expr
     type: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ordering:
-    """One column of an ORDER BY."""
-
-    column: str
-    descending: bool
-    nulls_first: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from projections.sql.declarations import ProjectionDecl
 from projections.sql.expressions import unwrapped
 from projections.sql.places import offset_of
 from projections.sql.spark_functions import HELD_BY_NO_TABLE
+from projections.sql.totals import KNOWN
 from projections.sql.tree import (
     Call,
     Function,
@@ -25,7 +26,7 @@ from projections.sql.tree import (
 _AS_ARGUMENT = (
     *(Function.MIN, Function.MAX, Function.NEWEST, Function.LAG, Function.LEAD),
     *(Function.FIRST_VALUE, Function.LAST_VALUE, Function.NTH_VALUE, Function.MODE),
-    *(Function.MAX_BY, Function.MIN_BY, Function.ELEMENT),
+    *(Function.MAX_BY, Function.MIN_BY, Function.ELEMENT, *KNOWN),
 )
 """Functions whose results have the type of their argument."""
 

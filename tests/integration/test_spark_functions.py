@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -19,6 +20,7 @@ from tests.support.oracles.range_projections import RANGES
 from tests.support.oracles.spelled_projections import SPELLED
 from tests.support.oracles.sql_world import canonical, planned, rebuilt
 from tests.support.oracles.unequal_projections import UNEQUAL
+from tests.support.oracles.written_projections import WRITTEN
 
 COLUMNS = {"k": "BIGINT", "x": "DOUBLE", "y": "DOUBLE", "i": "INT", "s": "STRING", "b": "BOOLEAN"}
 _RELATION = Relation(
@@ -39,12 +41,13 @@ any_value approx_count_distinct array_agg avg bit_and bit_or bit_xor bool_and bo
 collect_set corr count count_if covar_pop covar_samp every first first_value kurtosis last
 last_value listagg max max_by mean median min min_by mode percentile percentile_approx
 approx_percentile regr_avgx regr_avgy regr_count regr_intercept regr_r2 regr_slope regr_sxx regr_sxy
-regr_syy skewness some std stddev stddev_pop stddev_samp string_agg sum var_pop var_samp variance
+regr_syy skewness some std stddev stddev_pop stddev_samp string_agg sum try_avg try_sum var_pop
+var_samp variance
 """)
 OTHER_PLACES = _words("""
-cume_dist dense_rank explode explode_outer grouping inline inline_outer lag lead nth_value ntile
-percent_rank percentile_cont percentile_disc posexplode posexplode_outer rank row_number
-session_window window
+cume_dist dense_rank explode explode_outer grouping inline inline_outer json_tuple lag lead
+nth_value ntile percent_rank percentile_cont percentile_disc posexplode posexplode_outer rank
+row_number session_window stack window
 """)
 """Computed before OVER, in SELECT and LATERAL VIEW, in GROUP BY, or WITHIN GROUP."""
 OPERATORS = _words("and between case div in ilike isnan like not or rlike cast")
@@ -66,11 +69,11 @@ NOT_COMPUTED = {
     """),
     "rows without an input": _words("collations python_worker_logs range sql_keywords"),
     "rows of several columns": _words("""
-    json_tuple stack variant_explode variant_explode_outer
+    variant_explode variant_explode_outer
     """),
     "aggregates of few": _words("""
     bitmap_and_agg bitmap_construct_agg bitmap_or_agg grouping_id measure schema_of_variant_agg
-    try_avg try_sum vector_avg vector_sum
+    vector_avg vector_sum
     """),
     "windows by other words": _words("window_time"),
     "sizes of files": _words("any"),
@@ -156,7 +159,7 @@ def _view(session: SparkSession, rows: str) -> None:
     ).createOrReplaceTempView("in_0")
 
 
-CASES = {**CHOSEN, **RANKED, **UNEQUAL, **RANGES, **SPELLED}
+CASES = {**CHOSEN, **RANKED, **UNEQUAL, **RANGES, **SPELLED, **WRITTEN}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -215,3 +218,23 @@ def test_moments_of_few_rows(
     session.conf.set("spark.sql.ansi.enabled", "false")
     (theirs,) = session.sql(f"SELECT {items} FROM in_0").collect()
     assert {name: ours[name] for name in names} == {name: theirs[name] for name in names}
+
+
+DOCUMENTS = (
+    *('{"a": 1, "b.c": "x"}', '{"a": null, "b.c": {"d": [1, 2.50]}}', '[{"a": 1}]', "null", ""),
+    *('{"a": "it\'s", "b": {"c": 1}}', '{"a": 1', '{"a": 1.0e2, "b.c": true}'),
+    '{"a": "\\u00e4\\n"}',
+)
+
+
+def test_fields_of_documents_and_lists_are_those_of_spark(spark: SparkSession) -> None:
+    session = spark.newSession()
+    rows = pa.table({"k": range(len(DOCUMENTS)), "s": DOCUMENTS})
+    session.createDataFrame(rows).createOrReplaceTempView("given")
+    _view(session, "SELECT CAST(k AS BIGINT) AS k, s, CAST(k % 3 AS INT) AS i FROM given")
+    text = "SELECT k, a, c FROM {} LATERAL VIEW json_tuple(s, 'a', 'b.c') t AS a, c"
+    ours = session.sql(_over(text.format("STREAM r")).rows_sql).select("k", "a", "c").collect()
+    assert sorted(ours) == sorted(session.sql(text.format("in_0")).collect())
+    listed = "SELECT 'all' AS s, array_agg(s ORDER BY i DESC) AS v FROM STREAM r GROUP BY 'all'"
+    (found,) = session.sql(_over(listed, "s").rows_sql).select("v").collect()
+    assert found.v == [text for rest in (2, 1, 0) for text in DOCUMENTS[rest::3]]

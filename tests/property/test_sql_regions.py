@@ -28,6 +28,7 @@ from tests.support.oracles.spelled_projections import SPELLED
 from tests.support.oracles.sql_arrivals import worlds
 from tests.support.oracles.sql_world import Fact, World, canonical
 from tests.support.oracles.unequal_projections import UNEQUAL
+from tests.support.oracles.written_projections import WRITTEN
 from tests.support.services.tier import examples
 
 
@@ -40,7 +41,7 @@ def compacted_often() -> Iterator[None]:
 
 
 STEPS = {**REGIONS, **FURTHER, **PATTERNS, **ELEMENTS, **FLOWS}
-CASES = {**STEPS, **CHOSEN, **RANKED, **UNEQUAL, **RANGES, **SPELLED}
+CASES = {**STEPS, **CHOSEN, **RANKED, **UNEQUAL, **RANGES, **SPELLED, **WRITTEN}
 LOST = st.sampled_from([None, 1, 2, 3])
 
 

@@ -1,0 +1,316 @@
+"""Rows that a query writes out, lists in an order, rows passed over: each in plain Python too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from tests.support.oracles.region_projections import FROM, Case
+from tests.support.oracles.sql_world import Fact, Row, World
+
+STREAM = "STREAM events.flight.departed e"
+SPANS = [(0, 1, "low"), (1, 9, "high"), (0, 9, "any")]
+_SPANS = "(VALUES (0, 1, 'low'), (1, 9, 'high'), (0, 9, 'any')) v(lo, hi, name)"
+_GREATEST = 2**63 - 1
+_BY_TIME = "(PARTITION BY flight ORDER BY occurred_at)"
+
+
+def _case(name: str, key: str, query: str, oracle: Callable[[World], list[Row]]) -> Case:
+    return Case(f"CREATE PROJECTION {name} WITH (key = '{key}') AS {query}", oracle)
+
+
+def _within(delay: int | None, low: int, high: int) -> bool:
+    return delay is not None and low <= delay < high
+
+
+def _spans(world: World) -> list[Row]:
+    rows: list[Row] = []
+    for f in world.facts:
+        met = [name for low, high, name in SPANS if _within(f.delay, low, high)]
+        rows += [{"position": f.position, "name": name} for name in met or ["none"]]
+    return rows
+
+
+def _less(world: World) -> list[Row]:
+    return [
+        {"position": f.position, "n": n}
+        for f in world.facts
+        for n in (0, 1, 2)
+        if f.delay is not None and f.delay > n
+    ]
+
+
+def _some(world: World, *, met: bool) -> list[Row]:
+    return [
+        {"position": f.position}
+        for f in world.facts
+        if any(_within(f.delay, low, high) for low, high, _ in SPANS) == met
+    ]
+
+
+def _named(world: World) -> list[Row]:
+    names = {"JFK": "Kennedy", "LGA": None}
+    return [{"position": f.position, "name": names[f.origin]} for f in world.facts]
+
+
+def _beside(world: World) -> list[Row]:
+    return [
+        {"position": f.position, "what": what, "n": n}
+        for f in world.facts
+        for what, n in (("delay", f.delay), ("third", f.position % 3))
+    ]
+
+
+def _flights(world: World) -> Iterable[tuple[str, list[Fact]]]:
+    for flight in {f.flight for f in world.facts}:
+        yield flight, sorted(_of(world, flight), key=lambda f: (f.time, f.position))
+
+
+def _of(world: World, flight: str) -> list[Fact]:
+    return [f for f in world.facts if f.flight == flight]
+
+
+def _text(values: Iterable[str | None]) -> str | None:
+    known = [each for each in values if each is not None]
+    return ",".join(known) if known else None
+
+
+def _lists(world: World) -> list[Row]:
+    rows: list[Row] = []
+    for flight, facts in _flights(world):
+        falling = sorted(facts, key=lambda f: (f.delay is None, -(f.delay or 0)))
+        rising = sorted(facts, key=lambda f: (f.delay is not None, f.delay or 0))
+        by_two = sorted(facts, key=lambda f: (f.delay is None, f.delay or 0))
+        by_two = sorted(by_two, key=lambda f: f.origin, reverse=True)
+        carriers = sorted({f.carrier for f in facts if f.carrier is not None}, reverse=True)
+        rows.append(
+            {
+                "flight": flight,
+                "falling": _text(f.carrier for f in falling),
+                "rising": _text(f.carrier for f in rising),
+                "by_two": _text(f.carrier for f in by_two),
+                "far": _text(f.origin for f in falling if f.distance > 0),
+                "own": _text(carriers),
+            }
+        )
+    return rows
+
+
+def _totals(world: World) -> list[Row]:
+    rows: list[Row] = []
+    for flight, facts in _flights(world):
+        known = [_GREATEST if f.delay == 3 else f.delay for f in facts if f.delay is not None]
+        total = sum(known) if known and sum(known) <= _GREATEST else None
+        delays = [f.delay for f in facts if f.delay is not None]
+        rows.append(
+            {
+                "flight": flight,
+                "total": total,
+                "small": sum(delays) if delays else None,
+                "mean": sum(delays) / len(delays) if delays else None,
+            }
+        )
+    return rows
+
+
+def _at(values: list[str | None], place: int) -> str | None:
+    return values[place] if -len(values) <= place < len(values) else None
+
+
+def _neighbours(world: World) -> list[Row]:
+    rows: list[Row] = []
+    for _, facts in _flights(world):
+        for place, f in enumerate(facts):
+            before = [g.carrier for g in facts[:place] if g.carrier is not None]
+            behind = [g.carrier for g in facts[place + 1 :] if g.carrier is not None]
+            rows.append(
+                {
+                    "position": f.position,
+                    "last": _at(before, -1),
+                    "last_but_one": _at(before, -2) or "none",
+                    "next": _at(behind, 0),
+                }
+            )
+    return rows
+
+
+def _so_far(world: World) -> list[Row]:
+    rows: list[Row] = []
+    for _, facts in _flights(world):
+        for f in facts:
+            seen = [g for g in facts if g.time <= f.time]
+            known = [g.carrier for g in seen if g.carrier is not None]
+            rows.append(
+                {
+                    "position": f.position,
+                    "newest": seen[-1].carrier,
+                    "known": _at(known, -1),
+                    "oldest": _at(known, 0),
+                    "second": _at([g.carrier for g in seen], 1),
+                    "second_known": _at(known, 1),
+                }
+            )
+    return rows
+
+
+def _any(held: Iterable[bool | None]) -> bool | None:
+    found = [*held]
+    return True if True in found else None if None in found else False
+
+
+def _all(held: Iterable[bool | None]) -> bool | None:
+    found = [*held]
+    return False if False in found else None if None in found else True
+
+
+def _compared(
+    world: World, of: Callable[[Fact], list[int | None]], *, alike: bool = False
+) -> list[Row]:
+    def held(f: Fact, compare: Callable[[int, int], bool]) -> list[bool | None]:
+        return [
+            None if f.delay is None or other is None else compare(f.delay, other) for other in of(f)
+        ]
+
+    rows: list[Row] = []
+    for f in world.facts:
+        row: Row = {
+            "position": f.position,
+            "some": _any(held(f, lambda a, b: a > b)),
+            "each": _all(held(f, lambda a, b: a <= b)),
+        }
+        if alike:
+            row["other"] = _any(held(f, lambda a, b: a != b))
+            row["same"] = _all(held(f, lambda a, b: a == b))
+        rows.append(row)
+    return rows
+
+
+def _of_lga(world: World) -> list[Row]:
+    values = [g.delay for g in world.facts if g.origin == "LGA"]
+    return _compared(world, lambda _: values, alike=True)
+
+
+def _of_own(world: World) -> list[Row]:
+    return _compared(world, lambda f: [g.delay for g in _of(world, f.flight)])
+
+
+_LGA = f"(SELECT delay {FROM} WHERE origin = 'LGA')"
+_OWN = f"(SELECT g.delay {FROM} g WHERE g.flight = e.flight)"
+_LISTED = (
+    "SELECT flight, STRING_AGG(carrier, ',' ORDER BY delay DESC) AS falling, "
+    "LISTAGG(carrier, ',') WITHIN GROUP (ORDER BY delay) AS rising, "
+    "STRING_AGG(carrier, ',' ORDER BY origin DESC, delay NULLS LAST) AS by_two, "
+    "STRING_AGG(origin, ',' ORDER BY delay DESC) FILTER (WHERE distance > 0) AS far, "
+    f"STRING_AGG(DISTINCT carrier, ',' ORDER BY carrier DESC) AS own {FROM} GROUP BY flight"
+)
+
+WRITTEN = {
+    "values, several met": _case(
+        "spans",
+        "position, name",
+        f"SELECT e.position, coalesce(v.name, 'none') AS name FROM {STREAM} "
+        f"LEFT JOIN {_SPANS} ON e.delay >= v.lo AND e.delay < v.hi",
+        _spans,
+    ),
+    "values in front": _case(
+        "less",
+        "position, n",
+        f"SELECT e.position, v.n FROM (VALUES (0), (1), (2)) v(n), {STREAM} WHERE e.delay > v.n",
+        _less,
+    ),
+    "values, some met": _case(
+        "within",
+        "position",
+        f"SELECT e.position FROM {STREAM} LEFT SEMI JOIN {_SPANS} "
+        "ON e.delay >= v.lo AND e.delay < v.hi",
+        lambda w: _some(w, met=True),
+    ),
+    "values, none met": _case(
+        "beyond",
+        "position",
+        f"SELECT e.position FROM {STREAM} LEFT ANTI JOIN {_SPANS} "
+        "ON e.delay >= v.lo AND e.delay < v.hi",
+        lambda w: _some(w, met=False),
+    ),
+    "values of WITH": _case(
+        "with_values",
+        "position",
+        "WITH v(code, name) AS (VALUES ('JFK', 'Kennedy'), ('LGA', NULL)) "
+        f"SELECT e.position, v.name FROM {STREAM} JOIN v ON v.code = e.origin",
+        _named,
+    ),
+    "values of SELECTs": _case(
+        "selected_values",
+        "position",
+        "WITH v AS (SELECT 'JFK' AS code, 'Kennedy' AS name UNION ALL SELECT 'LGA', NULL) "
+        f"SELECT e.position, w.name FROM v w JOIN {STREAM} ON w.code = e.origin",
+        _named,
+    ),
+    "values beside a row": _case(
+        "beside",
+        "position, what",
+        f"SELECT e.position, t.what, t.n FROM {STREAM} CROSS JOIN LATERAL "
+        "(VALUES ('delay', e.delay), ('third', CAST(e.position % 3 AS INT))) AS t(what, n)",
+        _beside,
+    ),
+    "stack": _case(
+        "stacked",
+        "position, what",
+        "SELECT position, stack(2, 'delay', delay, 'third', CAST(position % 3 AS INT)) "
+        f"AS (what, n) {FROM}",
+        _beside,
+    ),
+    "lists in an order": _case("lists", "flight", _LISTED, _lists),
+    "totals or NULL": _case(
+        "totals",
+        "flight",
+        f"SELECT flight, TRY_SUM(CASE WHEN delay = 3 THEN {_GREATEST} ELSE delay END) AS total, "
+        f"try_sum(delay) AS small, TRY_AVG(delay) AS mean {FROM} GROUP BY flight",
+        _totals,
+    ),
+    "neighbours that are known": _case(
+        "known_neighbours",
+        "position",
+        f"SELECT position, LAG(carrier) IGNORE NULLS OVER {_BY_TIME} AS last, "
+        f"LAG(carrier, 2, 'none') IGNORE NULLS OVER {_BY_TIME} AS last_but_one, "
+        f"LEAD(carrier IGNORE NULLS) OVER {_BY_TIME} AS next {FROM}",
+        _neighbours,
+    ),
+    "known so far": _case(
+        "so_far",
+        "position",
+        f"SELECT position, LAST_VALUE(carrier) OVER {_BY_TIME} AS newest, "
+        f"LAST_VALUE(carrier) IGNORE NULLS OVER {_BY_TIME} AS known, "
+        f"FIRST_VALUE(carrier, true) OVER {_BY_TIME} AS oldest, "
+        f"NTH_VALUE(carrier, 2) OVER {_BY_TIME} AS second, "
+        f"NTH_VALUE(carrier, 2) IGNORE NULLS OVER {_BY_TIME} AS second_known {FROM}",
+        _so_far,
+    ),
+    "any and all as values": _case(
+        "quantified",
+        "position",
+        f"SELECT position, delay > ANY {_LGA} AS some, delay <= ALL {_LGA} AS each, "
+        f"delay <> ANY {_LGA} AS other, delay = ALL {_LGA} AS same {FROM}",
+        _of_lga,
+    ),
+    "any and all of its own": _case(
+        "quantified_own",
+        "position",
+        f"SELECT e.position, e.delay > ANY {_OWN} AS some, CASE WHEN e.delay <= ALL {_OWN} "
+        f"THEN true WHEN NOT e.delay <= ALL {_OWN} THEN false END AS each FROM {STREAM}",
+        _of_own,
+    ),
+    "any and all of values": _case(
+        "quantified_values",
+        "position",
+        "SELECT position, delay > ANY (ARRAY(0, CAST(NULL AS INT), 2)) AS some, "
+        f"delay <= ALL (0, CAST(NULL AS INT), 2) AS each {FROM}",
+        lambda w: _compared(w, lambda _: [0, None, 2]),
+    ),
+    "any and all of none": _case(
+        "quantified_none",
+        "position",
+        "SELECT position, delay = ANY (ARRAY()) AS some, delay <> ALL (ARRAY()) AS each "
+        f"{FROM} WHERE delay > ALL (ARRAY())",
+        lambda w: _compared(w, lambda _: []),
+    ),
+}

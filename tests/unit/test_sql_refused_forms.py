@@ -1,0 +1,67 @@
+"""Forms that are near to what the dialect has: each is refused with its cause and a form."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernel.errors import InvalidRequest
+from tests.support.oracles.sql_world import planned
+
+FROM = "FROM STREAM events.flight.departed e"
+HOUR = "RANGE BETWEEN INTERVAL 1 HOUR PRECEDING AND CURRENT ROW"
+REFUSED = [
+    (
+        f"first_value(delay) OVER (ORDER BY occurred_at DESC {HOUR}) AS r {FROM}",
+        "FIRST_VALUE needs a frame of ROWS",
+        "ROWS BETWEEN",
+    ),
+    (
+        f"last_value(delay) OVER (ORDER BY distance) AS r {FROM}",
+        "LAST_VALUE needs a frame of ROWS",
+        "ROWS BETWEEN",
+    ),
+    (
+        f"lag(delay, 0) IGNORE NULLS OVER (ORDER BY occurred_at) AS r {FROM}",
+        "the offset is a number, 1 or more",
+        "",
+    ),
+    (
+        f"string_agg(DISTINCT carrier, ',' ORDER BY delay) AS r {FROM} GROUP BY flight",
+        "distinct values in the order of others",
+        "ORDER BY x DESC",
+    ),
+    (
+        f"string_agg(carrier, ',' ORDER BY delay) OVER (PARTITION BY origin) AS r {FROM}",
+        "in an order of its own before OVER",
+        "ascending",
+    ),
+    (
+        f"sum(delay ORDER BY delay) AS r {FROM} GROUP BY flight",
+        "ORDER BY in a call that lists no values",
+        "STRING_AGG(x, ', ' ORDER BY y DESC)",
+    ),
+    (
+        f"try_sum(CAST(delay AS DECIMAL(30, 2))) AS r {FROM} GROUP BY flight",
+        "TRY_SUM of DECIMAL(30,2)",
+        "DECIMAL(28, 2)",
+    ),
+    ("v.n AS r FROM (VALUES ('a', 1)) v(flight, n)", "VALUES behind FROM", "FROM x [LEFT] JOIN"),
+    (
+        f"t.v {FROM} CROSS JOIN LATERAL (VALUES (e.delay), (e.origin)) t(v)",
+        "a column of VALUES has no one type",
+        "CAST(",
+    ),
+    (
+        f"t.v {FROM} CROSS JOIN (VALUES (e.delay)) t(v)",
+        "VALUES reads a column",
+        "LATERAL (VALUES",
+    ),
+]
+
+
+@pytest.mark.parametrize(("query", "cause", "form"), REFUSED, ids=[each[1] for each in REFUSED])
+def test_what_is_near_is_refused_with_its_cause(query: str, cause: str, form: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        planned(f"CREATE PROJECTION p WITH (key = 'flight') AS SELECT flight, {query}")
+    assert cause in caught.value.message
+    assert form in caught.value.remedy
