@@ -15,7 +15,7 @@ import duckdb
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from kernel.errors import NotFound
+from kernel.errors import BeyondThisProcess, NotFound
 from kernel.positions import Epoch
 from lake.datasets import has_whole_files, schema_of
 from lake.duckdb_files import relation_of
@@ -219,7 +219,11 @@ def _next_of(batches: pa.RecordBatchReader, schema: pa.Schema) -> pa.Table | Non
             break
         held.append(batch)
         count, size = count + batch.num_rows, size + batch.nbytes
-    return pa.Table.from_batches(held).cast(schema) if held else None
+    try:
+        return pa.Table.from_batches(held).cast(schema) if held else None
+    except pa.ArrowInvalid as error:
+        # A value that the column's type does not hold: Spark is to say what becomes of it.
+        raise BeyondThisProcess(f"a value has no room in its column: {error}") from error
 
 
 def _batch_of(batches: pa.RecordBatchReader) -> pa.RecordBatch | None:

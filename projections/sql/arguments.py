@@ -32,12 +32,16 @@ _PARSER = SPARK.parser_class
 _MARK = "a_mark_{}_"
 
 
-def read_query(script: Script, tokens: list[Token]) -> exp.Expr:
-    """Read the tokens of a query as Spark SQL. Raises `InvalidRequest` at what is none."""
+def read_query(script: Script, tokens: list[Token], *, with_names: bool = False) -> exp.Expr:
+    """Read the tokens of a query as Spark SQL. Raises `InvalidRequest` at what is none.
+
+    `with_names`: all names of WITH are left, also those of rows that are written out.
+    """
     tokens = without_table_functions(script, without_ksql_words(script, tokens))
     _refuse_surplus(script, tokens)
     refuse_words(script, tokens)
-    query = with_unpivots(with_written_rows(with_own_forms(parsed(script, tokens))))
+    query = with_own_forms(parsed(script, tokens))
+    query = with_unpivots(query if with_names else with_written_rows(query))
     query = with_explosions(script, refuse_forms(script, query))
     query = with_all_groups(query)
     return with_conditions(with_windows(query))

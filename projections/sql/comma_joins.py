@@ -122,7 +122,8 @@ def is_bare(join: exp.Expr) -> bool:
 def alias_of_input(item: exp.Expr) -> str:
     """Return the alias of what stands in FROM or JOIN, in lower case."""
     table = item.this if isinstance(item, exp.Stream) else item
-    return str(table.alias_or_name).lower()
+    behind = [pivot.alias for pivot in table.args.get("pivots") or [] if pivot.alias]
+    return str((behind or [table.alias_or_name])[-1]).lower()
 
 
 def _aliases(part: exp.Expr) -> set[str]:

@@ -58,6 +58,12 @@ def rows_of_call(view: exp.Expr) -> exp.Values | None:
     return _values(_Rows(rows=rows, names=named), alias.this, beside=True)
 
 
+def rows_beside(rows: Sequence[Sequence[exp.Expr]], names: Sequence[str], alias: str) -> exp.Values:
+    """Return rows of which each row that they stand beside gives the values."""
+    written = _Rows(rows=[[*row] for row in rows], names=[*names])
+    return _values(written, exp.to_identifier(alias, quoted=True), beside=True)
+
+
 def with_written_rows(query: exp.Expr) -> exp.Expr:
     """Return a query whose written rows are VALUES, behind a join wherever there is one."""
     for lateral in [*query.find_all(exp.Lateral)]:

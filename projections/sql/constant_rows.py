@@ -262,7 +262,10 @@ def constant_rows(
             at=at,
             fix="Keep the rows in a table that is captured, and join that.",
         )
-    typed = [_typed(script, each, at, before) for each in zip(*rows, strict=True)]
+    typed = [
+        _typed(script, name, each, at, before)
+        for name, each in zip(names, zip(*rows, strict=True), strict=True)
+    ]
     columns = tuple(
         Column(name=name, type=kind) for name, (kind, _) in zip(names, typed, strict=True)
     )
@@ -281,7 +284,7 @@ def constant_rows(
 
 
 def _typed(
-    script: Script, values: Sequence[exp.Expr], at: int, before: Names | None
+    script: Script, name: str, values: Sequence[exp.Expr], at: int, before: Names | None
 ) -> tuple[str, list[exp.Expr]]:
     """Return the type of a column of VALUES, and its values as such."""
     for each in values:
@@ -300,9 +303,10 @@ def _typed(
         return kinds[0], [*values]
     kind = common_type([found for found in kinds if found != "NULL"])
     if not kind:
+        told = ", ".join(found or "what only Spark derives" for found in dict.fromkeys(kinds))
         raise script.refusal(
-            "a column of VALUES has no one type",
-            at=at,
+            f"the values of {name} have no one type: {told}",
+            at=offset_of(values[-1], at),
             fix="Write values of one type, CAST(… AS …) where they differ, and one that is not "
             "NULL.",
         )

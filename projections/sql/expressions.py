@@ -163,7 +163,8 @@ def _check_one(script: Script, found: exp.Expr, at: int, aggregates: bool) -> No
         raise script.refusal(
             "IN (SELECT …) is not compiled here",
             at=at,
-            fix="Write it in WHERE, joined by AND alone.",
+            fix="Write it in WHERE, joined by AND alone; or anywhere in SELECT, of rows that the "
+            "query around does not choose.",
         )
 
 

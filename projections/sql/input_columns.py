@@ -20,6 +20,7 @@ from projections.sql.inputs import source_at
 from projections.sql.name_lists import is_star
 from projections.sql.natural_joins import is_natural, shared_by, without_natural_joins
 from projections.sql.outer_joins import side_of
+from projections.sql.pivots import pivot_columns
 from projections.sql.places import Script, offset_of
 from projections.sql.shape import InputKind
 
@@ -110,7 +111,7 @@ class InputColumns:
         inner = self.inner(item, named)
         if inner is not None:
             query = self._without_stars(*inner, fixed=fixed)
-            return None if item.args.get("pivots") else _given(query)
+            return self._of_pivot(item, query) if item.args.get("pivots") else _given(query)
         if fixed:
             return None
         try:
@@ -119,6 +120,13 @@ class InputColumns:
         except InvalidRequest:
             return None
         return [each.name for each in source.relation.columns]
+
+    def _of_pivot(self, item: exp.Expr, query: exp.Expr) -> Sequence[str] | None:
+        try:
+            with raising():
+                return pivot_columns(self._script, item, query, self._at)
+        except InvalidRequest:
+            return None  # It is refused where it is read.
 
     def _without_stars(self, query: exp.Expr, named: Queries, *, fixed: bool) -> exp.Expr:
         if not isinstance(query, exp.Select) or (query.args.get("distinct") and not fixed):

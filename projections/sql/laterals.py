@@ -19,6 +19,7 @@ from projections.sql.places import Script, offset_of
 from projections.sql.scalar_subqueries import (
     aliases_of,
     equated_sides,
+    first_of_each,
     is_of_aggregates,
     of_one_row,
     reads,
@@ -78,7 +79,7 @@ def _joined(select: exp.Select, join: exp.Expr, known: Collection[str], number: 
     made = query.copy()
     _partition(made, keys)
     total = not query.args.get("group") and all(_is_total(each) for each in query.expressions)
-    if (query.args.get("limit") or query.args.get("order")) and not _first_of_each(made, keys):
+    if (query.args.get("limit") or query.args.get("order")) and not first_of_each(made, keys):
         return False
     if total or query.args.get("group"):
         group = query.args.get("group")
@@ -121,30 +122,6 @@ def _is_total(item: exp.Expr) -> bool:
     calls = (exp.Filter, *AGGREGATES)
     outside = [*value.walk(prune=lambda node: isinstance(node, calls))]
     return is_of_aggregates(value) and all(isinstance(each, (*calls, *_STRICT)) for each in outside)
-
-
-def _first_of_each(query: exp.Select, keys: list[exp.Expr]) -> bool:
-    """Write ORDER BY with LIMIT as the first rows of each key."""
-    limit, order = query.args.get("limit"), query.args.get("order")
-    count = limit.args.get("expression") if isinstance(limit, exp.Limit) else None
-    if order is None or query.args.get("group") or not isinstance(count, exp.Literal):
-        return False
-    known = {item.alias.lower(): item.this for item in query.expressions if item.alias}
-
-    def meant(found: exp.Expr) -> exp.Expr:
-        alone = isinstance(found, exp.Column) and len(found.parts) == 1
-        return known.get(found.name.lower(), found).copy() if alone else found
-
-    number = exp.Window(
-        this=exp.RowNumber(),
-        partition_by=[key.copy() for key in keys],
-        order=exp.Order(expressions=[each.transform(meant) for each in order.expressions]),
-        over="OVER",
-    )
-    query.set("qualify", exp.Qualify(this=exp.LTE(this=number, expression=count.copy())))
-    query.set("limit", None)
-    query.set("order", None)
-    return True
 
 
 def _of_totals(select: exp.Select, join: exp.Join) -> None:

@@ -48,11 +48,25 @@ def pivoted(script: Script, item: exp.Expr, query: exp.Expr, at: int, names: Nam
     return query
 
 
+def pivot_columns(script: Script, item: exp.Expr, query: exp.Expr, at: int) -> list[str] | None:
+    """Return the columns of an input with one PIVOT; None for several."""
+    pivots = item.args.get("pivots") or []
+    if len(pivots) != 1:
+        return None
+    alias = str(item.alias_or_name)
+    return _Pivot(script, pivots[0], alias, offset_of(pivots[0], at)).columns(query)
+
+
 class _Pivot:
     """One PIVOT over the rows of a query, which are called `alias`."""
 
     def __init__(
-        self, script: Script, pivot: exp.Expr, alias: str, at: int, names: NamesOf
+        self,
+        script: Script,
+        pivot: exp.Expr,
+        alias: str,
+        at: int,
+        names: NamesOf | None = None,
     ) -> None:
         self._names = names
         self._script = script
@@ -60,18 +74,15 @@ class _Pivot:
         self._alias = alias
         self._at = at
 
+    def columns(self, query: exp.Expr) -> list[str]:
+        """Return the names of the columns that the groups have."""
+        field, aggregates = self._parts()
+        made = [each.alias for value in field.expressions for each in self._of(field, value, False)]
+        return [*self._beside(query, [field.this, *aggregates]), *made]
+
     def of(self, query: exp.Expr) -> exp.Select:
         """Return the query of the groups."""
-        fields = self._pivot.args.get("fields") or []
-        field = fields[0] if len(fields) == 1 and isinstance(fields[0], exp.In) else None
-        if field is None or field.args.get("query") or not field.expressions:
-            raise self._refusal(self._pivot, "PIVOT is of one list of values")
-        further = [name for name in _FURTHER if self._pivot.args.get(name)]
-        named = self._pivot.args.get("alias")
-        if further or (named is not None and named.args.get("columns")):
-            word = " ".join(further).upper().replace("_", " ") or "names of columns"
-            raise self._refusal(self._pivot, f"PIVOT with {word} is not in the dialect")
-        aggregates = [self._checked(each) for each in self._pivot.expressions]
+        field, aggregates = self._parts()
         empty = self._gives_null(query, aggregates)
         made = [column for value in field.expressions for column in self._of(field, value, empty)]
         groups = [exp.column(name) for name in self._beside(query, [field.this, *aggregates])]
@@ -85,6 +96,19 @@ class _Pivot:
             from_=exp.From(this=rows),
             group=exp.Group(expressions=groups),
         )
+
+    def _parts(self) -> tuple[exp.In, list[exp.Expr]]:
+        """Return the list of values, and the aggregates without their aliases."""
+        fields = self._pivot.args.get("fields") or []
+        field = fields[0] if len(fields) == 1 and isinstance(fields[0], exp.In) else None
+        if field is None or field.args.get("query") or not field.expressions:
+            raise self._refusal(self._pivot, "PIVOT is of one list of values")
+        further = [name for name in _FURTHER if self._pivot.args.get(name)]
+        named = self._pivot.args.get("alias")
+        if further or (named is not None and named.args.get("columns")):
+            word = " ".join(further).upper().replace("_", " ") or "names of columns"
+            raise self._refusal(self._pivot, f"PIVOT with {word} is not in the dialect")
+        return field, [self._checked(each) for each in self._pivot.expressions]
 
     def _checked(self, aggregate: exp.Expr) -> exp.Expr:
         """Return an aggregate without its alias; every column is to stand in one."""
@@ -117,6 +141,7 @@ class _Pivot:
         """
         if all(map(_is_null_of_none, aggregates)):
             return False
+        assert self._names is not None, "it is read, not only named"
         names = self._names(query, self._alias or "rows")
         kinds = [names.type_of(names.flat(names.scope.resolve(each))) for each in aggregates]
         return all(kind not in _OTHERS for kind in kinds)

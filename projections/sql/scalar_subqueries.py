@@ -26,8 +26,9 @@ KeyOf = Callable[[exp.Select], Collection[str]]
 """Returns the key, in lower case, of the table that a query reads alone; nothing for others."""
 _FORM = (
     "Select aggregates, (SELECT MAX(x.amount) FROM x WHERE x.key = a.key), what is computed of "
-    "them, or a column of the row of a table that has a key, (SELECT x.name FROM x WHERE x.id = "
-    "a.x_id); columns of the query around it stand in WHERE, each equated with one of x."
+    "them, the first row in an order, (SELECT x.amount FROM x ORDER BY x.at DESC LIMIT 1), or a "
+    "column of the row of a table that has a key, (SELECT x.name FROM x WHERE x.id = a.x_id); "
+    "columns of the query around it stand in WHERE, each equated with one of x."
 )
 
 
@@ -62,8 +63,10 @@ def with_values(
             _put(changed, found, known_values[text])
             continue
         outside = _outside(found, around, known)
-        row = _by_key(found.this, name, outside, key_of) or _one_row(
-            script, found, name, outside, at
+        row = (
+            _by_key(found.this, name, outside, key_of)
+            or _first_row(found.this, name, outside)
+            or _one_row(script, found, name, outside, at)
         )
         join = exp.Join(
             this=exp.Subquery(this=row.query, alias=exp.TableAlias(this=exp.to_identifier(name))),
@@ -175,6 +178,63 @@ def _by_key(query: exp.Expr, name: str, outside: set[str], key_of: KeyOf) -> _On
     rest = [part.copy() for part in parts if not any(part is each for each in both)]
     made = query.copy()
     keys = [exp.alias_(own.copy(), f"{name}_{place}") for place, (own, _) in enumerate(pairs)]
+    made.set("expressions", [exp.alias_(item.copy(), name), *keys])
+    made.set("where", exp.Where(this=exp.and_(*rest)) if rest else None)
+    equal: list[exp.Expr] = [
+        exp.EQ(this=exp.column(each.alias, table=name), expression=theirs.copy())
+        for each, (_, theirs) in zip(keys, pairs, strict=True)
+    ]
+    return _OneRow(query=made, equal=equal, value=exp.column(name, table=name))
+
+
+def first_of_each(query: exp.Select, keys: list[exp.Expr]) -> bool:
+    """Write ORDER BY with LIMIT as the first rows of each key."""
+    limit, order = query.args.get("limit"), query.args.get("order")
+    count = limit.args.get("expression") if isinstance(limit, exp.Limit) else None
+    if order is None or query.args.get("group") or not isinstance(count, exp.Literal):
+        return False
+    known = {item.alias.lower(): item.this for item in query.expressions if item.alias}
+
+    def meant(found: exp.Expr) -> exp.Expr:
+        alone = isinstance(found, exp.Column) and len(found.parts) == 1
+        return known.get(found.name.lower(), found).copy() if alone else found
+
+    number = exp.Window(
+        this=exp.RowNumber(),
+        partition_by=[key.copy() for key in keys] or None,
+        order=exp.Order(expressions=[each.transform(meant) for each in order.expressions]),
+        over="OVER",
+    )
+    query.set("qualify", exp.Qualify(this=exp.LTE(this=number, expression=count.copy())))
+    query.set("limit", None)
+    query.set("order", None)
+    return True
+
+
+def _first_row(query: exp.Expr, name: str, outside: set[str]) -> _OneRow | None:
+    """Return the first row in an order, of those that a subquery equates; None for another one."""
+    further = ("group", "having", "qualify", "distinct", "offset", "with_")
+    plain = isinstance(query, exp.Select) and not any(query.args.get(each) for each in further)
+    if not isinstance(query, exp.Select) or not plain or len(query.expressions) != 1:
+        return None
+    limit = query.args.get("limit")
+    count = limit.args.get("expression") if isinstance(limit, exp.Limit) else None
+    item = query.expressions[0].unalias()
+    parts = conjuncts(query.args["where"].this if query.args.get("where") is not None else None)
+    both = [part for part in parts if reads(part, outside)]
+    pairs = [pair for part in both if (pair := equated_sides(part, outside)) is not None]
+    others = (item, query.args.get("order"), *(query.args.get("joins") or []))
+    if count != exp.Literal.number(1) or len(pairs) < len(both):
+        return None
+    if item.find(exp.AggFunc, exp.Window, exp.Query) or any(
+        each is not None and reads(each, outside) for each in others
+    ):
+        return None
+    made = query.copy()
+    if not first_of_each(made, [own for own, _ in pairs]):
+        return None
+    keys = [exp.alias_(own.copy(), f"{name}_{place}") for place, (own, _) in enumerate(pairs)]
+    rest = [part.copy() for part in parts if not any(part is each for each in both)]
     made.set("expressions", [exp.alias_(item.copy(), name), *keys])
     made.set("where", exp.Where(this=exp.and_(*rest)) if rest else None)
     equal: list[exp.Expr] = [

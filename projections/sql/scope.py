@@ -258,8 +258,9 @@ class QueryScope:
             at=at,
             fix=f"Write {known[near].alias}.{near}."
             if near is not None
-            else "An expression's own AS name cannot be used beside it in SELECT or WHERE: "
-            "repeat the expression. Qualify columns by an alias: "
+            else "A name given by AS is known in later results of the same SELECT, in GROUP BY, "
+            "HAVING and QUALIFY, not in WHERE: repeat the expression there. Qualify columns by an "
+            "alias: "
             f"{', '.join(source.alias for source in self.sources)}.",
         )
         error.fields[MISSPELT] = name

@@ -227,7 +227,7 @@ class Spellings:
     def _pieces(self, body: list[Token]) -> tuple[list[Piece], exp.Expr]:
         """Return a query's text with the declared tables' own names put in."""
         plain, _ = without_matches(self.script, body)
-        query = read_query(self.script, with_sessions(with_streams(plain)))
+        query = read_query(self.script, with_sessions(with_streams(plain)), with_names=True)
         self._refuse_captured(query)
         text, pieces, done = self.script.text, [], body[0].start
         for table in sorted(_named_alone(query), key=_start):

@@ -13,6 +13,14 @@ from collections.abc import Sequence
 from sqlglot import exp
 
 from projections.sql.comma_joins import alias_of_input
+from projections.sql.counted_subqueries import (
+    above,
+    bare,
+    counted,
+    has_aggregates,
+    is_asked,
+    named_rows,
+)
 from projections.sql.expressions import same_text, unwrapped
 from projections.sql.grouping_sets import has_sets
 from projections.sql.known_values import conditions_in, gives_values, has_value
@@ -26,7 +34,7 @@ _NONE = exp.Literal.number(0)
 def without_subqueries(script: Script, select: exp.Select, at: int, known: Known) -> exp.Select:
     """Write EXISTS and IN (SELECT …) in WHERE as semi joins, their negations as anti joins."""
     select = _related(select, known)
-    select = _counted(select)
+    select = counted(select)
     parts = conditions_in(select, "where")
     kept: list[exp.Expr] = []
     made: list[exp.Join] = []
@@ -70,7 +78,7 @@ def _as_joins(
             else "Select one column, or write LEFT SEMI JOIN.",
         )
     name = f"penstock_in_{number}"
-    rows = _named(query, name)
+    rows = named_rows(query, name)
     value = inner.this
     equal = exp.EQ(this=value.copy(), expression=exp.column(name, table=name))
     joins = [exp.Join(this=rows, side="LEFT", kind="ANTI" if negated else "SEMI", on=equal)]
@@ -81,79 +89,23 @@ def _as_joins(
     return joins
 
 
-def _counted(select: exp.Select) -> exp.Select:
-    """Write EXISTS and IN (SELECT …) that are parts of other conditions by numbers of rows.
-
-    `x IN (SELECT …)` is so only where it is of no matter whether it is false or not known.
-    """
-    made = select.copy()
-    parts = [*made.expressions, *conditions_in(made, "where")]
-    # A condition by itself is a join, which may say more than what is equated.
-    whole = {id(_bare(part)) for part in conditions_in(made, "where")}
-    for part in parts:
-        for found in [*part.find_all(exp.Exists, exp.In)]:
-            query = found.this if isinstance(found, exp.Exists) else found.args.get("query")
-            if id(found) in whole or not isinstance(query, exp.Query):
-                continue
-            if found.find_ancestor(exp.Select) is not made:
-                continue
-            denied = _above(found)
-            if isinstance(found, exp.In) and isinstance(denied, exp.Not) and _is_asked(denied):
-                number = _none_of(found, query)
-                if number is not None:
-                    denied.replace(exp.Paren(this=number))
-                continue
-            if not _is_asked(found):
-                continue
-            number = _number_of(found, query)
-            if number is not None:
-                found.replace(exp.Paren(this=exp.GT(this=number, expression=_NONE.copy())))
-    return made
-
-
-def _bare(part: exp.Expr) -> exp.Expr:
-    part = unwrapped(part)
-    return unwrapped(part.this) if isinstance(part, exp.Not) else part
-
-
-def _is_asked(found: exp.Expr) -> bool:
-    """Say whether a condition that is not known is as good as one that does not hold."""
-    if isinstance(found, exp.Exists):
-        return True  # It is always known.
-    node = found
-    while isinstance(node.parent, exp.And | exp.Or | exp.Paren):
-        node = node.parent
-    above = node.parent
-    if not isinstance(above, exp.If) or node.arg_key != "this":
-        return isinstance(above, exp.Where)
-    # CASE x WHEN … compares with what is not known.
-    return not isinstance(above.parent, exp.Case) or above.parent.args.get("this") is None
-
-
 def _related(select: exp.Select, known: Known) -> exp.Select:
     """Write IN of rows that the query around them chooses as EXISTS.
 
     `x NOT IN` such rows holds where there is none of which it is not known to be different.
     """
     changed = select.copy()
-    whole = {id(_bare(part)) for part in conditions_in(changed, "where")}
+    whole = {id(bare(part)) for part in conditions_in(changed, "where")}
     for part in (*changed.expressions, *conditions_in(changed, "where")):
         for found in [*part.find_all(exp.In)]:
             alone = id(found) in whole
-            if found.find_ancestor(exp.Select) is not changed or not (alone or _is_asked(found)):
+            if found.find_ancestor(exp.Select) is not changed or not (alone or is_asked(found)):
                 continue
-            negated = alone and isinstance(_above(found), exp.Not)
+            negated = alone and isinstance(above(found), exp.Not)
             made = _chosen(found, aliases_of(changed), known, negated=negated)
             if made is not None:
                 found.replace(made)
     return changed
-
-
-def _above(found: exp.Expr) -> exp.Expr | None:
-    above = found.parent
-    while isinstance(above, exp.Paren):
-        above = above.parent
-    return above
 
 
 def _chosen(found: exp.In, around: set[str], known: Known, *, negated: bool) -> exp.Exists | None:
@@ -195,60 +147,6 @@ def _with_alias(item: exp.Expr, query: exp.Select) -> exp.Expr:
         return exp.column(node.this.copy(), table=alias.copy()) if alone else node
 
     return item.copy().transform(named)
-
-
-def _number_of(found: exp.Expr, query: exp.Expr) -> exp.Subquery | None:
-    """Return how many rows there are for EXISTS, or of those that are equal for IN."""
-    query = query.this if isinstance(query, exp.Subquery) else query
-    if not isinstance(query, exp.Select):
-        return None
-    count = exp.Count(this=exp.Star())
-    if isinstance(found, exp.Exists):
-        further = ("group", "having", "qualify", "limit")
-        if any(query.args.get(each) for each in further) or _has_aggregate(query):
-            return None
-        counted = query.copy()
-        counted.set("expressions", [count])
-        counted.set("distinct", None)
-        return exp.Subquery(this=counted)
-    if len(query.expressions) != 1:
-        return None
-    rows = _named(query, "penstock_in")
-    equal = exp.EQ(
-        this=exp.column("penstock_in", table="penstock_in"), expression=found.this.copy()
-    )
-    counted = exp.Select(
-        expressions=[count], from_=exp.From(this=rows), where=exp.Where(this=equal)
-    )
-    return exp.Subquery(this=counted)
-
-
-def _none_of(found: exp.In, query: exp.Expr) -> exp.Expr | None:
-    """Return that a value is NOT IN rows: there are none, or it and they are known to differ."""
-    equal = _number_of(found, query)
-    query = query.this if isinstance(query, exp.Subquery) else query
-    if equal is None or not isinstance(query, exp.Select):
-        return None
-    null = exp.Is(this=exp.column("penstock_in", table="penstock_in"), expression=exp.Null())
-    rows = exp.From(this=_named(query, "penstock_in"))
-    count = exp.Count(this=exp.Star())
-    numbers: list[exp.Expr] = [
-        exp.Subquery(this=exp.Select(expressions=[count], from_=rows)),
-        exp.Subquery(
-            this=exp.Select(
-                expressions=[count.copy()], from_=rows.copy(), where=exp.Where(this=null)
-            )
-        ),
-        equal,
-    ]
-    none, no_null, differ = (exp.EQ(this=number, expression=_NONE.copy()) for number in numbers)
-    value = exp.Paren(this=found.this.copy())
-    known = exp.Not(this=exp.Is(this=value, expression=exp.Null()))
-    return exp.or_(none, exp.and_(known, no_null, differ))
-
-
-def _has_aggregate(query: exp.Select) -> bool:
-    return any(each.find(exp.AggFunc) for each in query.expressions)
 
 
 def _in_several(
@@ -315,7 +213,7 @@ def _with_own_rows(found: exp.Exists, name: str, around: set[str]) -> exp.Exists
 
     where = [part.copy().transform(named) for part in both]
     further = ("group", "having", "qualify", "limit")
-    if not where or any(query.args.get(e) for e in further) or _has_aggregate(query):
+    if not where or any(query.args.get(e) for e in further) or has_aggregates(query):
         return found
     own = [part.copy() for part in parts if not any(part is each for each in both)]
     rows.set("expressions", items)
@@ -328,13 +226,6 @@ def _with_own_rows(found: exp.Exists, name: str, around: set[str]) -> exp.Exists
         where=exp.Where(this=exp.and_(*where)),
     )
     return exp.Exists(this=made)
-
-
-def _named(query: exp.Select, name: str) -> exp.Subquery:
-    """Return a query of one column as a table, both under a name that no other query has."""
-    query = query.copy()
-    query.set("expressions", [exp.alias_(query.expressions[0].unalias().copy(), name)])
-    return exp.Subquery(this=query, alias=exp.TableAlias(this=exp.to_identifier(name)))
 
 
 def _unless_null(rows: exp.Subquery, name: str) -> exp.Join:

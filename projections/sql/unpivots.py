@@ -1,17 +1,17 @@
 """UNPIVOT as what it is: each row once for each of its columns in a list.
 
-The rows are numbered by the place of a column in the list, and read its name and value by that.
+The names and values of the list are rows that are written out beside each row.
 """
 
 from __future__ import annotations
 
 from sqlglot import exp
 
+from projections.sql.constant_queries import rows_beside
+
 _ROWS = "penstock_rows"
-_PLACES = "penstock_places"
-_PLACE = "penstock_place"
-_NUMBER = "penstock_number"
-"""The names of the rows, and of the numbered elements beside them: a query has no such names."""
+_LISTED = "penstock_listed"
+"""The names of the rows, and of those beside them: a query has no such names."""
 
 
 def with_unpivots(query: exp.Expr) -> exp.Expr:
@@ -41,14 +41,16 @@ def _replace(pivot: exp.Expr) -> None:
     own = str(table.alias or _ROWS)
     table.set("alias", exp.TableAlias(this=exp.to_identifier(own, quoted=True)))
     made = _select(rows, own, columns)
-    results = [_chosen([exp.Literal.string(name) for name in names])]
-    results += [_chosen([each[place] for each in columns]) for place in range(len(values))]
-    for result, name in zip(results, (listed.this.name, *values), strict=True):
-        made.append("expressions", exp.alias_(result, name, quoted=True))
+    given = [listed.this.name, *values]
+    beside = [[exp.Literal.string(name), *each] for name, each in zip(names, columns, strict=True)]
+    made.append("joins", exp.Join(this=rows_beside(beside, given, _LISTED), kind="CROSS"))
+    results = [exp.column(name, table=_LISTED, quoted=True) for name in given]
+    for result in results:
+        result.meta["start"] = listed.this.meta.get("start", 0)
+        made.append("expressions", result)
     if not pivot.args.get("include_nulls"):
         known = [
-            exp.Not(this=exp.Is(this=exp.Paren(this=each.copy()), expression=exp.Null()))
-            for each in results[1:]
+            exp.Not(this=exp.Is(this=each.copy(), expression=exp.Null())) for each in results[1:]
         ]
         made.set("where", exp.Where(this=exp.or_(*known)))
     named = exp.TableAlias(this=exp.to_identifier(alias, quoted=True))
@@ -56,33 +58,15 @@ def _replace(pivot: exp.Expr) -> None:
 
 
 def _select(rows: exp.Expr, own: str, columns: list[list[exp.Expr]]) -> exp.Select:
-    """Return the SELECT of all other columns of some rows, once for each part of the list."""
+    """Return the SELECT of all other columns of some rows."""
     for part in (part for each in columns for part in each):
         part.set("table", exp.to_identifier(own, quoted=True))
     left_out = {part.name.lower(): part.this.copy() for each in columns for part in each}
     star = exp.Star(except_=[*left_out.values()])
-    numbers = [exp.Literal.number(place) for place in range(len(columns))]
-    places = exp.TableAlias(
-        this=exp.to_identifier(_PLACES),
-        columns=[exp.to_identifier(_PLACE), exp.to_identifier(_NUMBER)],
-    )
-    view = exp.Lateral(
-        this=exp.Posexplode(this=exp.Array(expressions=numbers)), view=True, alias=places
-    )
     return exp.Select(
         expressions=[exp.Column(this=star, table=exp.to_identifier(own, quoted=True))],
         from_=exp.From(this=rows),
-        laterals=[view],
     )
-
-
-def _chosen(values: list[exp.Expr]) -> exp.Expr:
-    """Write the value at a row's place."""
-    ifs = [
-        exp.If(this=exp.Literal.number(place), true=value.copy())
-        for place, value in enumerate(values)
-    ]
-    return exp.Case(this=exp.column(_PLACE, table=_PLACES), ifs=ifs)
 
 
 def _parts(node: exp.Expr) -> list[exp.Expr]:

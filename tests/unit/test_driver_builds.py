@@ -17,7 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kernel import failpoints
-from kernel.errors import Cancelled, Conflict, TooLarge
+from kernel.errors import BeyondThisProcess, Cancelled, Conflict, TooLarge
 from kernel.positions import Epoch
 from lake.datasets import paths_of
 from lake.duckdb_files import relation_of
@@ -29,7 +29,7 @@ from pipeline.executor import Executor
 from pipeline.typed.columns import EVENT_COLUMNS
 from projections.run.catalog import LIVE, PROJECTION, Entry
 from projections.run.region_runs import Reading
-from projections.run.whole_rows import WholeRows
+from projections.run.whole_rows import WholeRows, _next_of
 from replay.book import State
 from replay.build import Builder
 from replay.cancel import cancel
@@ -355,3 +355,9 @@ def test_a_build_that_its_operator_interrupts_can_be_gone_on_with(
     (begun,) = visits.builder()._book.of("persons")
     assert begun.state is State.STOPPED
     assert visits.builder().resume("persons").state is State.BUILT
+
+
+def test_a_value_without_room_in_its_column_is_left_to_spark() -> None:
+    reader = pa.table({"n": [1, 2**40]}).to_reader()
+    with pytest.raises(BeyondThisProcess, match="no room in its column"):
+        _next_of(reader, pa.schema([("n", pa.int32())]))

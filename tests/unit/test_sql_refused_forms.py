@@ -48,8 +48,19 @@ REFUSED = [
     ("v.n AS r FROM (VALUES ('a', 1)) v(flight, n)", "VALUES behind FROM", "FROM x [LEFT] JOIN"),
     (
         f"t.v {FROM} CROSS JOIN LATERAL (VALUES (e.delay), (e.origin)) t(v)",
-        "a column of VALUES has no one type",
+        "the values of v have no one type",
         "CAST(",
+    ),
+    (
+        f"what, v FROM (SELECT flight, delay, origin {FROM}) q "
+        "UNPIVOT (v FOR what IN (delay, origin))",
+        "the values of v have no one type",
+        "CAST(",
+    ),
+    (
+        f"delay * 2 AS twice {FROM} WHERE twice > 2",
+        "no input has a column twice",
+        "known in later results of the same SELECT",
     ),
     (
         f"t.v {FROM} CROSS JOIN (VALUES (e.delay)) t(v)",

@@ -193,6 +193,47 @@ def _of_own(world: World) -> list[Row]:
     return _compared(world, lambda f: [g.delay for g in _of(world, f.flight)])
 
 
+def _among(world: World) -> list[Row]:
+    of_lga = [g.delay for g in world.facts if g.origin == "LGA"]
+    late = [g.delay for g in world.facts if g.delay is not None and g.delay > 0]
+
+    def among(f: Fact, given: list[int | None]) -> bool | None:
+        return _any(None if None in (f.delay, each) else f.delay == each for each in given)
+
+    return [
+        {
+            "position": f.position,
+            "some": among(f, of_lga),
+            "each": None if (met := among(f, of_lga)) is None else not met,
+            "known": among(f, [*late]),
+        }
+        for f in world.facts
+    ]
+
+
+def _firsts(world: World) -> list[Row]:
+    newest = max(world.facts, key=lambda f: f.position)
+    rows: list[Row] = []
+    for f in world.facts:
+        late = [g for g in _of(world, f.flight) if g.delay is not None and g.delay > 0]
+        late.sort(key=lambda g: (-(g.delay or 0), g.origin, g.time, g.position))
+        worst = late[0].carrier if late else None
+        rows.append({"position": f.position, "worst": worst, "newest": newest.carrier})
+    return rows
+
+
+def _across_all(world: World) -> list[Row]:
+    rows: list[Row] = []
+    for flight, facts in _flights(world):
+        row: Row = {"flight": flight}
+        for origin, name in (("JFK", "JFK"), ("LGA", "other")):
+            found = [f for f in facts if f.origin == origin]
+            known = [f.delay for f in found if f.delay is not None]
+            row |= {f"{name}_late": sum(known) if known else None, f"{name}_n": len(found) or None}
+        rows.append(row)
+    return rows
+
+
 _LGA = f"(SELECT delay {FROM} WHERE origin = 'LGA')"
 _OWN = f"(SELECT g.delay {FROM} g WHERE g.flight = e.flight)"
 _LISTED = (
@@ -298,6 +339,28 @@ WRITTEN = {
         f"SELECT e.position, e.delay > ANY {_OWN} AS some, CASE WHEN e.delay <= ALL {_OWN} "
         f"THEN true WHEN NOT e.delay <= ALL {_OWN} THEN false END AS each FROM {STREAM}",
         _of_own,
+    ),
+    "in rows as a value": _case(
+        "among",
+        "position",
+        f"SELECT position, delay IN {_LGA} AS some, NOT delay IN {_LGA} AS each, "
+        f"delay = ANY (SELECT delay {FROM} WHERE delay > 0) AS known {FROM}",
+        _among,
+    ),
+    "the first of other rows": _case(
+        "firsts",
+        "position",
+        f"SELECT e.position, (SELECT g.carrier {FROM} g WHERE g.flight = e.flight AND g.delay > 0 "
+        "ORDER BY g.delay DESC, g.origin LIMIT 1) AS worst, "
+        f"(SELECT carrier {FROM} ORDER BY position DESC LIMIT 1) AS newest FROM {STREAM}",
+        _firsts,
+    ),
+    "all columns of a pivot": _case(
+        "across_all",
+        "flight",
+        f"SELECT * FROM (SELECT flight, origin, delay {FROM}) "
+        "PIVOT (SUM(delay) AS late, COUNT(*) AS n FOR origin IN ('JFK', 'LGA' AS other)) p",
+        _across_all,
     ),
     "any and all of values": _case(
         "quantified_values",
