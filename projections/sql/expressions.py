@@ -88,7 +88,7 @@ def check(script: Script, node: exp.Expr, *, at: int, aggregates: bool) -> None:
             refused.add(id(found))
             continue
         try:
-            if not _orders_list(found):
+            if not _orders_list(found) and not _names_argument(found):
                 _check_one(script, found, begins, aggregates)
         except InvalidRequest as error:
             refuse(error)
@@ -172,6 +172,13 @@ def _orders_list(found: exp.Expr) -> bool:
     """Say whether this is the order of a list of values."""
     order = found.parent if isinstance(found, exp.Ordered) else found
     return isinstance(order, exp.Order) and isinstance(order.parent, exp.GroupConcat | exp.ArrayAgg)
+
+
+def _names_argument(found: exp.Expr) -> bool:
+    """Say whether this is an argument behind its name, of a function of Spark's that has names."""
+    around = found.parent
+    named = isinstance(around, exp.Anonymous) and around.name.lower() == "mask"
+    return named and isinstance(found, exp.Kwarg)
 
 
 @cache

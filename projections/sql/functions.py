@@ -186,13 +186,16 @@ class Functions:
                 continue
             at = offset_of(node, 0)
             function = self._function(script, key, at)
-            if len(node.expressions) != len(function.takes):
+            given = _in_order(function, node.expressions)
+            if len(given) != len(function.takes):
                 raise script.refusal(
                     f"{function.name} takes {len(function.takes)} arguments, not "
-                    f"{len(node.expressions)}",
+                    f"{len(node.expressions)}"
+                    + (", each of its names once" if node.find(exp.Kwarg) else ""),
                     at=at,
                     fix=f"Write {function.name}({', '.join(p.name for p in function.takes)}).",
                 )
+            node.set("expressions", given)
             node.set("this", function.known_as)
             node.meta[CALLED] = function
             called[key] = function
@@ -211,6 +214,18 @@ class Functions:
             return _declared(file, node)
         except InvalidRequest as error:
             raise script.refusal(error.message, at=at, fix=error.remedy) from error
+
+
+def _in_order(function: WorkspaceFunction, given: list[exp.Expr]) -> list[exp.Expr]:
+    """Return arguments in the order of the parameters, those behind their names, too.
+
+    Where a name is none, or is given twice, those behind names are left out.
+    """
+    first = [each for each in given if not isinstance(each, exp.Kwarg)]
+    named = {each.this.name: each.expression for each in given if isinstance(each, exp.Kwarg)}
+    rest = [each.name for each in function.takes[len(first) :]]
+    whole = len(first) + len(named) == len(given) and {*rest} == {*named}
+    return [*first, *(named[name] for name in rest)] if whole else first
 
 
 def function_of(node: exp.Expr) -> WorkspaceFunction | None:

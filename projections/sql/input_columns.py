@@ -89,6 +89,11 @@ class InputColumns:
                 before[name] = query
         return None
 
+    def query_of(self, item: exp.Expr, named: Queries) -> exp.Expr | None:
+        """Return the query that an input stands for; None for what is read."""
+        inner = self.inner(item, named)
+        return None if inner is None else inner[0]
+
     def _known(self, item: exp.Expr, named: Queries) -> Collection[str] | None:
         """Return the columns of an input in lower case, those that `*` leaves out, too."""
         inner = self.inner(item, named)

@@ -78,14 +78,7 @@ def source_at(
     at = offset_of(node, at)
     streaming = isinstance(node, exp.Stream)
     table = node.this if streaming else node
-    if isinstance(table, exp.Values):
-        raise script.refusal(
-            "VALUES behind FROM is not compiled alone: its rows come with no event and no change "
-            "of a table",
-            at=at,
-            fix="Join it to rows that do: FROM x [LEFT] JOIN (VALUES (1, 'a'), (2, 'b')) AS "
-            "v(k, name) ON v.k = x.k; or keep the rows in a table that is captured.",
-        )
+    _refuse_without_facts(script, table, at)
     if not isinstance(table, exp.Table) or not isinstance(table.this, exp.Identifier):
         called = isinstance(table, exp.Table) and window_kind(table.this) is not None
         raise script.refusal(
@@ -127,6 +120,25 @@ def source_at(
     return source_of(
         script, relation, kind, alias=str(table.alias or table.name), index=index, at=at
     )
+
+
+def _refuse_without_facts(script: Script, table: exp.Expr, at: int) -> None:
+    """Refuse rows that no event and no change of a table tells of."""
+    if isinstance(table, exp.Values):
+        raise script.refusal(
+            "VALUES behind FROM is not compiled alone: its rows come with no event and no change "
+            "of a table",
+            at=at,
+            fix="Join it to rows that do: FROM x [LEFT] JOIN (VALUES (1, 'a'), (2, 'b')) AS "
+            "v(k, name) ON v.k = x.k; or keep the rows in a table that is captured.",
+        )
+    if table.args.get("sample"):
+        raise script.refusal(
+            "TABLESAMPLE takes other rows at every run: a rebuild would differ",
+            at=at,
+            fix="Choose by a column: WHERE pmod(xxhash64(id), 100) < 10, or the first rows of an "
+            "order: ORDER BY x LIMIT 10.",
+        )
 
 
 def _relation(

@@ -65,6 +65,7 @@ from projections.sql.set_operations import (
 )
 from projections.sql.shape import HIDDEN_STREAM, InputKind
 from projections.sql.subquery_joins import without_subqueries
+from projections.sql.total_queries import with_totals
 from projections.sql.tree import (
     Computed,
     Map,
@@ -172,6 +173,7 @@ class _Reader:
         refuse_clauses(self.script, select, at, known=STEPS)
         refuse_before_outer(self.script, select.args.get("joins") or [], at)
         shared = shared_columns(select.args.get("joins") or [])
+        select = with_totals(select, lambda item: self.inputs.query_of(item, named))
         select = without_laterals(self.script, self.inputs.qualified(select, named), at)
         select = without_having_subqueries(self.script, self.inputs.owned(select, named), at)
 

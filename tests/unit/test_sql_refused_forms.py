@@ -57,6 +57,7 @@ REFUSED = [
         "the values of v have no one type",
         "CAST(",
     ),
+    (f"delay {FROM.removesuffix(' e')} TABLESAMPLE (10 PERCENT)", "at every run", "pmod("),
     (
         f"delay * 2 AS twice {FROM} WHERE twice > 2",
         "no input has a column twice",

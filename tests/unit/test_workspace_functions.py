@@ -256,6 +256,8 @@ def test_an_import_that_is_not_part_of_the_statement_is_refused(line: str) -> No
 REFUSED = {
     "nothing(s)": ("nothing", "no type"),
     "count_letters(s)": ("takes 2 arguments, not 1", "count_letters(text, letter)"),
+    "count_letters(s, letters => 'a')": ("each of its names once", "count_letters(text, letter)"),
+    "count_letters(s, text => 'a')": ("each of its names once", "count_letters(text, letter)"),
     "count_letters(n, s)": ("takes text as STRING, not as INT", "CAST(… AS STRING)"),
     "unreadable(n)": ("functions/odd.py:6: parameter a of unreadable has no type", "Annotate"),
     "unending(n)": ("functions/odd.py:7: its result of unending has no type", "Annotate"),
@@ -361,3 +363,9 @@ def test_the_folder_beside_a_sql_file_or_above_it_is_read(tmp_path: Path) -> Non
     (tmp_path / "functions" / "texts.py").write_text("def broken(:")
     (refused,) = read_files([file]).refused
     assert "functions/texts.py:1: " in refused.message
+
+
+def test_arguments_behind_their_names_are_those_in_their_places() -> None:
+    wanted = planned("SELECT id, count_letters(s, 'a') AS v FROM STREAM r").rows_sql
+    for call in ("count_letters(letter => 'a', text => s)", "count_letters(s, letter => 'a')"):
+        assert planned(f"SELECT id, {call} AS v FROM STREAM r").rows_sql == wanted

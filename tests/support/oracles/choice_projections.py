@@ -119,7 +119,7 @@ def _ranked(world: World) -> list[Row]:
                     "quarter": quarters[place],
                     "below": less / (len(facts) - 1) if len(facts) > 1 else 0.0,
                     "share": (less + same) / len(facts),
-                    "second": ordered[1].flight if place >= 1 else None,
+                    "second": ordered[1].flight if less + same >= 2 else None,
                     "third": ordered[2].flight if len(ordered) > 2 else None,
                     "oldest": ordered[0].flight,
                 }

@@ -234,6 +234,16 @@ def _across_all(world: World) -> list[Row]:
     return rows
 
 
+def _shares(world: World) -> list[Row]:
+    counts = {flight: len(facts) for flight, facts in _flights(world)}
+    total, most = sum(counts.values()), max(counts.values())
+    return [
+        {"flight": flight, "share": n / total, "nearly": most - 1}
+        for flight, n in counts.items()
+        if n >= most - 1
+    ]
+
+
 _LGA = f"(SELECT delay {FROM} WHERE origin = 'LGA')"
 _OWN = f"(SELECT g.delay {FROM} g WHERE g.flight = e.flight)"
 _LISTED = (
@@ -361,6 +371,15 @@ WRITTEN = {
         f"SELECT * FROM (SELECT flight, origin, delay {FROM}) "
         "PIVOT (SUM(delay) AS late, COUNT(*) AS n FOR origin IN ('JFK', 'LGA' AS other)) p",
         _across_all,
+    ),
+    "totals of WITH": _case(
+        "above_mean",
+        "flight",
+        f"WITH a AS (SELECT flight, COUNT(*) AS n {FROM} GROUP BY flight), "
+        "b AS (SELECT SUM(n) AS total, MAX(n) AS most FROM a) "
+        "SELECT a.flight, a.n / b.total AS share, (SELECT most - 1 FROM b) AS nearly "
+        "FROM b, a WHERE a.n >= b.most - 1",
+        _shares,
     ),
     "any and all of values": _case(
         "quantified_values",
