@@ -18,6 +18,7 @@ from pyspark.sql.types import LongType
 from projections.auto_cdc import facts as sql
 from projections.auto_cdc.arguments import Shape
 from tests.support.oracles.cdc_flows import VALUES, Kind, Row, Said, expected
+from tests.support.services.tier import examples
 
 KINDS = {
     "latest": Kind(),
@@ -143,7 +144,7 @@ def kept(duck: Duck, kind: Kind, batches: Sequence[Sequence[Said]]) -> list[Row]
     "name",
     [name if name in QUICK else pytest.param(name, marks=pytest.mark.matrix) for name in KINDS],
 )
-@settings(max_examples=25)
+@settings(max_examples=examples(8, matrix=25))
 @given(batches=BATCHES, again=st.data())
 def test_p6_any_order_and_batching_of_changes_gives_the_same_table(
     name: str, batches: list[list[Said]], again: st.DataObject, duck: Duck

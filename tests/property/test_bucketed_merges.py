@@ -22,6 +22,7 @@ from pipeline.current import bucketed_merge
 from pipeline.current.bucketed_merge import BucketedMerge, BucketTask
 from pipeline.current.key_files import Hashes, KeyFiles
 from pipeline.current.staged_images import ArrowStagedMerge
+from tests.support.services.tier import examples
 
 IDS, NAMES = st.integers(0, 12), st.sampled_from(["", "a", "b", "größe", "\x00"])
 ROWS = st.dictionaries(st.tuples(IDS, NAMES), st.integers(0, 99), max_size=20)
@@ -68,7 +69,11 @@ def stored(path: str) -> list[tuple[object, ...]]:
     return sorted(tuple(row[name] for name in ("id", "name", "value")) for row in rows.to_pylist())
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=examples(8, matrix=25),
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
 @given(
     st.lists(ROWS, min_size=1, max_size=2),
     st.lists(IMAGES, min_size=1, max_size=3),

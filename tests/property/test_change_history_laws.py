@@ -29,6 +29,7 @@ from tests.support.oracles.change_facts import (
     truncates,
     typed,
 )
+from tests.support.services.tier import examples
 
 PEOPLE = HistoryOf(name="history/x", typed="typed/x", key=("id",), identity=("id",), by_row=False)
 
@@ -76,7 +77,7 @@ def duck() -> Iterator[Duck]:
     engine.connection.close()
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(8, matrix=30))
 @given(
     chance=st.randoms(use_true_random=False),
     transactions=st.integers(1, 25),

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from eventstore.deciders import Decider, Event
 from eventstore.upcasting import Upcaster
 from schemas.records import RecordedEvent
+from tests.support.services.tier import examples
 from tests.support.store.deciding import STREAM, Count, World, counter, schema, world
 from tests.support.store.explaining import applied
 
@@ -171,7 +172,7 @@ async def check_explained(entities: Any, decider: Decider[Any], version: int) ->
 
 
 @given(STEPS)
-@settings(max_examples=150)
+@settings(max_examples=examples(50, matrix=150))
 def test_snapshots_never_change_a_state(steps: list[Step]) -> None:
     asyncio.run(run(steps))
 

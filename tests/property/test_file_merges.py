@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake.transaction import AddAction
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernel.errors import Incompatible, LeaseLost
@@ -22,6 +22,7 @@ from lake.staged_files import StagedFiles
 from lake.table_commits import OPERATION
 from lake.tables import Tables
 from lake.writer import DELETE, OP, UPSERT, ArrowWriter, Guard
+from tests.support.services.tier import examples
 
 MOMENT = pa.timestamp("us", "UTC")
 KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {
@@ -56,6 +57,7 @@ def changes(draw: st.DrawFn, kinds: list[str]) -> list[dict[str, Any]]:
     return rows
 
 
+@settings(max_examples=examples(20, matrix=100))
 @given(data=st.data(), kinds=KINDS, newer=st.booleans())
 def test_merges_by_files_give_what_merge_gives(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, kinds: list[str], newer: bool

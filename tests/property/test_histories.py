@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.support.services.tier import examples
 from tests.support.store.forged import History, Step, happened
 
 STREAMS = st.sampled_from(["order-1", "order-2", "seat-1"])
@@ -70,7 +71,10 @@ def test_no_event_can_be_removed_changed_or_moved_unseen(
     assert not history.judged().clean
 
 
-@settings(suppress_health_check=[HealthCheck.filter_too_much])
+@settings(
+    max_examples=examples(25, matrix=100),
+    suppress_health_check=[HealthCheck.filter_too_much],
+)
 @given(HISTORIES.filter(lambda history: any(history.shown.values())), st.data())
 def test_nothing_that_a_reader_is_shown_can_be_changed_unseen(
     history: History, data: st.DataObject

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernel.errors import SchemaViolation
@@ -13,6 +13,7 @@ from schemas.compatibility import complaints
 from schemas.inference import widened
 from schemas.json_codec import JsonCodec
 from tests.support.oracles.json_values import json_objects
+from tests.support.services.tier import examples
 
 OBJECTS = json_objects("a", "b", "c", "d")
 
@@ -27,6 +28,7 @@ def without_nulls(value: Any) -> Any:
             return value
 
 
+@settings(max_examples=examples(30, matrix=100))
 @given(st.lists(OBJECTS, min_size=1, max_size=6))
 def test_every_accepted_object_is_read_back_by_every_later_schema(
     objects: list[dict[str, Any]],

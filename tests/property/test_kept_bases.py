@@ -20,6 +20,7 @@ from lake.writer import OP, ArrowWriter, Guard
 from pipeline.current import warm_bases as kept_module
 from pipeline.current.merging import BaseMerge, MergeHere, MergeKept
 from pipeline.current.warm_bases import KeptBases
+from tests.support.services.tier import examples
 
 VALUES = {
     "name": pa.string(),
@@ -94,7 +95,7 @@ def replaced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @given(st.data())
-@settings(max_examples=15)
+@settings(max_examples=examples(6, matrix=15))
 def test_merges_in_memory_leave_what_merges_of_deltalake_leave(data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from([pa.int64(), pa.int32(), pa.string()]))
     make: Callable[[int], object] = str if kind == pa.string() else int

@@ -21,6 +21,7 @@ from pipeline.verification.hashing import LakeRows
 from pipeline.verification.lake_state import LakeState, Layer
 from schemas.key_ranges import WHOLE, Bound, KeyColumn, KeyOrder, KeyRange, cut_at
 from schemas.row_hash import hash_text, table_hash
+from tests.support.services.tier import examples
 
 TEXT = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\x00"), max_size=9)
 MOMENTS = st.datetimes(datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999999))  # noqa: DTZ001
@@ -83,7 +84,7 @@ def hashed(table: pa.Table, columns: list[str]) -> tuple[int, str]:
     return groups.get(0, (0, "0" * 32))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(12, matrix=40))
 @given(tables())
 def test_both_hashes_are_equal_for_every_type(table: pa.Table) -> None:
     if hashed(table, sorted(table.column_names)) != table_hash(table):
@@ -119,7 +120,7 @@ def test_a_file_that_is_gone_is_told_as_such(tmp_path: Path) -> None:
         list(rows.row_hashes(within=WHOLE))
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=examples(8, matrix=20))
 @given(tables(), st.data())
 def test_layers_replace_and_take_away(table: pa.Table, data: st.DataObject) -> None:
     over = data.draw(tables())
