@@ -52,7 +52,10 @@ class Never:
         raise AssertionError(f"{path} suits the buckets")
 
 
-@pytest.fixture(params=["arrow", "spark", "buckets", "buckets on executors"])
+EACH = ("arrow", "spark", "buckets", "buckets on executors")
+
+
+@pytest.fixture(params=EACH)
 def merge(request: pytest.FixtureRequest, spark: SparkSession, tables: Tables) -> StagedMerge:
     match request.param:
         case "arrow":
@@ -118,6 +121,12 @@ def test_what_is_staged_may_be_the_whole_table(
     assert table.transaction_version("t") == 1
 
 
+@pytest.mark.parametrize(
+    "merge",
+    # One by MERGE is enough where executors fold the same transaction by buckets.
+    [pytest.param(name, marks=[pytest.mark.matrix] * (name == "spark")) for name in EACH],
+    indirect=True,
+)
 def test_p4_a_large_transaction_is_folded_by_either(
     merge: StagedMerge,
     executors: Executors,

@@ -15,6 +15,9 @@ from tests.docs.markdown import blocks, pages
 WRITTEN_URL = "http://127.0.0.1:7070"
 """The service's default address, which pages use; the tests' own stack may listen elsewhere."""
 
+FURTHER = frozenset({ROOT / "docs/tutorial/replay-a-projection.md"})
+"""Pages whose commands have each a quicker test. The first tutorial replays on this stack too."""
+
 
 def executed(page: Path, argument: str) -> list[Command]:
     """Return the commands of a page's blocks that are marked `run`, with this argument."""
@@ -31,7 +34,13 @@ def with_blocks(argument: str) -> list[Path]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("page", with_blocks("stack"), ids=name_of)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=name_of(page), marks=[pytest.mark.matrix] * (page in FURTHER))
+        for page in with_blocks("stack")
+    ],
+)
 def test_commands_of_a_page_work_on_a_running_stack(
     page: Path, newcomer: Newcomer, tmp_path: Path
 ) -> None:
@@ -42,4 +51,5 @@ def test_commands_of_a_page_work_on_a_running_stack(
 
 
 def test_pages_for_newcomers_have_commands_that_run() -> None:
-    assert {ROOT / "README.md", ROOT / "docs/tutorial/first-stream.md"} <= set(with_blocks("stack"))
+    newcomers = {ROOT / "README.md", ROOT / "docs/tutorial/first-stream.md"}
+    assert newcomers | FURTHER <= set(with_blocks("stack"))

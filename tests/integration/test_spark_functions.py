@@ -160,9 +160,19 @@ def _view(session: SparkSession, rows: str) -> None:
 
 
 CASES = {**CHOSEN, **RANKED, **UNEQUAL, **RANGES, **SPELLED, **WRITTEN}
+FURTHER = ("less, or none", "not exists, unequal", "two columns not in", "exists in exists")
+FURTHER += ("range behind", "range before", "range of numbers", "range to the end")
+FURTHER += ("range from the beginning", "range from the row", "range of all", "unpivot of pairs")
+FURTHER += ("less than any of its own", "equal to all", "not greater than some")
+FURTHER += ("all but the first rows", "natural join")
+"""What other cases have too, in another combination."""
+assert CASES.keys() >= {*FURTHER}
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.matrix] * (name in FURTHER)) for name in CASES],
+)
 def test_rows_are_chosen_ranked_and_compared_on_spark(spark: SparkSession, name: str) -> None:
     case, world = CASES[name], _world(20130102)
     made = canonical(rebuilt(SparkEngine(spark.newSession()), planned(case.statement), world))
@@ -204,20 +214,30 @@ def test_moments_are_those_of_spark_in_any_order(spark: SparkSession) -> None:
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("pairs", [[], [(1.0, 2.0)], [(1.0, 2.0), (1.0, 3.0)]])
-def test_moments_of_few_rows(
-    spark: SparkSession, pairs: list[tuple[float | None, float | None]]
-) -> None:
+FEW: dict[str, list[tuple[float | None, float | None]]] = {
+    "none": [],
+    "one": [(1.0, 2.0)],
+    "two": [(1.0, 2.0), (1.0, 3.0)],
+}
+
+
+def test_moments_of_few_rows(spark: SparkSession) -> None:
     session = spark.newSession()
-    names = sorted(MOMENTS)
-    items = ", ".join(f"{name}(x, y) AS {name}" for name in names)
-    _view(session, _rows([*pairs, (None, None)]))
-    compiled = _over(f"SELECT s, {items} FROM STREAM r GROUP BY s", "s").rows_sql
-    (ours,) = session.sql(f"SELECT * FROM ({compiled})").collect()
+    items = ", ".join(f"{name}(x, y) AS {name}" for name in sorted(MOMENTS))
+    groups = [
+        f"SELECT k, x, y, i, '{group}' AS s, b FROM ({_rows([*pairs, (None, None)])})"
+        for group, pairs in FEW.items()
+    ]
+    _view(session, " UNION ALL ".join(groups))
+    query = f"SELECT s, {items} FROM {{}} GROUP BY s"
+    compiled = _over(query.format("STREAM r"), "s").rows_sql
+    ours = session.sql(f"SELECT * FROM ({compiled})").collect()
     # Where values do not differ there is nothing to divide by: NULL to us, to Spark without ANSI.
     session.conf.set("spark.sql.ansi.enabled", "false")
-    (theirs,) = session.sql(f"SELECT {items} FROM in_0").collect()
-    assert {name: ours[name] for name in names} == {name: theirs[name] for name in names}
+    theirs = session.sql(query.format("in_0")).collect()
+    assert len(ours) == len(FEW)
+    for name in ("s", *MOMENTS):
+        assert {row.s: row[name] for row in ours} == {row.s: row[name] for row in theirs}, name
 
 
 DOCUMENTS = (

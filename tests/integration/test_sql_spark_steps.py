@@ -89,7 +89,12 @@ FURTHER += ("intersect all", "not in, without NULL", "pivot, beside a text")
 FURTHER += ("pattern, overlapping", "pattern, reluctant", "pattern, all rows together")
 FURTHER += ("elements, numbered", "elements, added", "elements, grouped", "elements, as of")
 FURTHER += ("elements in windows", "flow", "flow, of some", "flow, versions")
+FURTHER += ("flow, of a view", "flow, partial versions of one", "flow, versions of lives")
+FURTHER += ("as of, then grouped", "hopping, then by window", "full behind another join")
+FURTHER += ("over rows before", "over groups", "rollup of counts", "qualify of a rollup")
+FURTHER += ("counts of several", "elements, joined")
 """What other cases have too, in another combination."""
+assert CASES.keys() >= {*FURTHER}
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ for name in ("one", "other"):
 def slow(rows):
     for each in rows:
         inside.set()
-        time.sleep(0.3)
+        time.sleep(0.1)
         yield each
 """
 _SELECTED = """
