@@ -109,14 +109,22 @@ class FoldableRows:
             at = last.tables.get(name) if last else None
             if last is None or at is None or planned.hold is not None or not planned.evolution:
                 continue
-            version = standing(self.lake.path(name), name, at.version, last.epoch)
-            if version is None:
+            stored = self._as_of(name, at.version, last.epoch)
+            if stored is None:
                 continue
-            stored = DeltaTable(self.lake.path(name), version=version)
             steps = planned.evolution.all_steps()
             if touches_rows(steps, schema_of(stored)) and _is_more(actions_of(stored), bound):
                 return True
         return False
+
+    def _as_of(self, name: str, version: int, epoch: Epoch) -> DeltaTable | None:
+        """Return a table as the last epoch left it; None where that is not kept."""
+        path = self.lake.path(name)
+        newest = self.tables.open(path)
+        if newest is not None and newest.version() == version:
+            return newest
+        kept = standing(path, name, version, epoch)
+        return None if kept is None else DeltaTable(path, version=kept)
 
     def planned(
         self,

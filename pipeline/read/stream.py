@@ -79,9 +79,9 @@ class IngestRun:
 
     Lanes `without` are not read here, and their offsets stay; those that `parting` has are not
     read here just now. Runs that read other lanes take turns at making epochs. One that is `apart`
-    reads one lane, and decodes before its turn, so that others need not wait for what may fail or
-    take long; one that is not begins its epochs `after_round`, told how many records wait, and has
-    a lane parted that cannot be decoded, or that with more than `much` records would delay others.
+    reads one lane, decodes before its turn, so that others need not wait for what may fail or take
+    long, and rests between its epochs; one that is not begins its epochs `after_round`, told how
+    many records wait; it has a lane parted that cannot be decoded, or has more than `much` records.
     """
 
     def __init__(
@@ -126,15 +126,14 @@ class IngestRun:
         self._loop, self._before_epoch = loop, before_epoch
         self._after_epoch, self._after_rest = after_epoch, after_rest
         self._run_id = uuid.uuid4().hex
-        self._after_round = (None if apart else after_round) or (lambda _: False)
         self._turn = turn or Turn()
         self._pace = Pace(max_records, self._turn, beside=apart)
+        self._after_round = self._pace.rest if apart else after_round or (lambda _: False)
         # What executors decode of one lane is in a pool of its own: it shares cores, and no queue.
         self._begins = partial(spark.sparkContext.setLocalProperty, POOL, checkpoints.name)
         block = partial(self._parted, most=max_records)
         self._ahead = LaneAhead(self._records, block, begins=self._begins) if apart else None
-        self._parting = parting
-        self._much = much
+        self._parting, self._much = parting, much
         self.lanes: frozenset[str] = frozenset()
         """The lanes whose topics are planned for."""
         self.epochs = 0
@@ -261,6 +260,7 @@ class IngestRun:
         wait for ever for a batch that waits for its turn.
         """
         self._stopping = True
+        self._pace.end()
         self._records.interrupt()
         with self._loop.working("the end of a run"):
             with self._turn:

@@ -29,7 +29,9 @@ from pipeline.read.stream import IngestRun
 from tests.unit.test_lane_joining import Decoders, records_of
 
 
-def run_over(ends: Offsets, book: LaneBook, tmp_path: Path) -> tuple[IngestRun, list[Bound]]:
+def run_over(
+    ends: Offsets, book: LaneBook, tmp_path: Path, *, apart: bool = False
+) -> tuple[IngestRun, list[Bound]]:
     """Return a run for all lanes, and the epochs that it makes; topics end by now at `ends`."""
     topics = SimpleNamespace(
         bootstrap="nowhere",
@@ -53,6 +55,7 @@ def run_over(ends: Offsets, book: LaneBook, tmp_path: Path) -> tuple[IngestRun, 
         before_epoch=lambda: None,
         after_epoch=lambda _: None,
         after_rest=lambda _: None,
+        apart=apart,
         parting=book,
         much=100,
     )

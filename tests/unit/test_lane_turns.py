@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import pytest
 
-from pipeline.read.pace import TURN_S, Pace
+from pipeline.lanes.lane_book import LaneBook
+from pipeline.read.pace import LEAST, TURN_S, Pace
 from pipeline.read.turns import Stopped, Turn
 from tests.support.services.waiting import until
+from tests.unit.test_lane_shares import run_over
 
 
 def test_who_has_the_next_epoch_ready_waits_behind_who_waited_before() -> None:
@@ -65,7 +68,7 @@ def test_a_lane_takes_less_at_once_while_others_make_epochs() -> None:
     epoch(5_000, TURN_S / 2)
     assert pace.records() == 10_000
     epoch(300, 9 * TURN_S)
-    assert pace.records() == 1_000, "never so few that it gets nowhere"
+    assert pace.records() == LEAST, "never so few that it gets nowhere"
     at[0] += 60
     assert pace.records() == 20_000, "the others rest"
 
@@ -73,9 +76,9 @@ def test_a_lane_takes_less_at_once_while_others_make_epochs() -> None:
 def test_a_lane_that_is_parted_begins_with_few() -> None:
     turn, at = Turn(), [0.0]
     pace = Pace(20_000, turn, beside=True, now=lambda: at[0])
-    assert pace.records() == 2_000, "nobody knows yet what its records take"
-    pace.took(2_000, TURN_S / 8)
-    assert pace.records() == 4_000
+    assert pace.records() == LEAST, "nobody knows yet what its records take"
+    pace.took(LEAST, TURN_S / 8)
+    assert pace.records() == 2 * LEAST
     at[0] += 60
     assert pace.records() == 20_000, "nobody else makes any"
 
@@ -86,5 +89,36 @@ def test_a_lane_does_not_make_ever_more_epochs_where_each_takes_long_by_itself()
     for _ in range(20):
         other.took(2, busy_s)
         records = pace.records()
-        pace.took(records, busy_s + TURN_S * records / 8_000)
-    assert 7_000 <= pace.records() <= 9_000, "as many as take the others that long"
+        pace.took(records, busy_s + busy_s * records / 8_000)
+    assert 7_000 <= pace.records() <= 9_000, "as many as take as long again"
+    for _ in range(9):
+        other.took(2, TURN_S / 2)
+    for _ in range(20):
+        records = pace.records()
+        pace.took(records, TURN_S / 2 + TURN_S * records / 6_000)
+    assert 5_000 <= pace.records() <= 7_000, "as many as others are to wait for"
+
+
+def test_a_lane_rests_between_its_epochs_while_others_make_some_and_longer_where_little_waits() -> (
+    None
+):
+    turn, at = Turn(), [0.0]
+    pace = Pace(20_000, turn, beside=True, now=lambda: at[0])
+    assert pace.rest_s(10) == 0, "it has taken nothing yet"
+    pace.took(LEAST, 0.1)
+    assert pace.rest_s(10) == pytest.approx(0.4)
+    assert pace.rest_s(10 * LEAST) == pytest.approx(0.1)
+    at[0] += 0.3
+    assert pace.rest_s(10) == pytest.approx(0.1)
+    pace.took(LEAST, 60.0)
+    assert pace.rest_s(10) <= 1, "however long its epoch took"
+    pace.end()
+    assert not pace.rest(10), "its run ends: nobody waits for it"
+    at[0] += 60
+    assert pace.rest_s(10) == 0, "nobody else makes any"
+
+
+def test_a_run_that_is_apart_rests_before_each_of_its_epochs(tmp_path: Path) -> None:
+    """What it does in place of waiting for rounds: behind both more may have come."""
+    run, _ = run_over({"busy": {"0": 9}}, LaneBook(), tmp_path, apart=True)
+    assert run._after_round == run._pace.rest
