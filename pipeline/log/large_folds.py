@@ -64,9 +64,12 @@ class LogRows:
         """Return the filter for the rows."""
         return self.where if self.part is None else self.where & self.part
 
-    def read(self) -> pa.Table:
-        """Read the rows."""
-        return self.log.to_table(filter=self.wanted)
+    def read(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Read the rows, or some of their columns."""
+        chosen = None if columns is None else [*columns]
+        # Each batch that is read ahead is a row group as a whole, whatever of it is wanted.
+        scanner = self.log.scanner(columns=chosen, filter=self.wanted, batch_readahead=2)
+        return scanner.to_table()
 
     def count(self) -> int:
         """Return how many rows these are."""

@@ -29,7 +29,7 @@ from pipeline.ddl.table_plans import SchemaFollower, planned
 from pipeline.ddl.table_rewrites import evolve, fit, must_evolve
 from pipeline.ddl.unchanged_values import Stored
 from pipeline.log.large_folds import LARGE_ROWS, SLICE_ROWS, LogRows, slices, split
-from pipeline.order import low_of, places_of
+from pipeline.order import NEEDED, low_of, places_of
 from pipeline.typed.between_copies import facts_around
 from pipeline.typed.columns import (
     EPOCH,
@@ -63,6 +63,8 @@ _TRUNCATE = {
     "ingested_at": INGESTED_AT,
     EPOCH: EPOCH,
 }
+_OF_TRUNCATES = [*dict.fromkeys((*(name for name in _TRUNCATE if name != EPOCH), *NEEDED))]
+"""Of a large transaction no value is read to find them."""
 _NONE: Mapping[str, tuple[str, int]] = MappingProxyType({})
 _NO_HOLDS: Mapping[str, Hold] = MappingProxyType({})
 _NO_INSTALLS: Mapping[str, Entering] = MappingProxyType({})
@@ -131,7 +133,8 @@ class TypedChanges:
         rows = rows.filter(pc.invert(pc.is_in(rows["table"], pa.array(OF_NO_TABLE))))
         if wanted(truncates_name(source)):
             with attempts.of(truncates_name(source)):
-                parts = [rows, *(stamp(o.narrowed(IS_TRUNCATE).read()) for o in large.values())]
+                found = (own.narrowed(IS_TRUNCATE).read(_OF_TRUNCATES) for own in large.values())
+                parts = [rows.select([*_OF_TRUNCATES, EPOCH]), *map(stamp, found)]
                 attempts.done |= self._truncated(source, parts, epoch)
         tables, named = readable(source, rows, large, wanted)
         tables |= {SCHEMA_TABLE: messages} if messages.num_rows else {}

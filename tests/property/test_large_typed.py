@@ -23,6 +23,8 @@ from lake.table_columns import CHANGES, TRANSACTIONS_TABLE
 from lake.tables import TableAt, Tables
 from lake.writer import ArrowWriter, Guard
 from pipeline.current.tables import CurrentTables
+from pipeline.log import large_folds
+from pipeline.log.large_folds import LogRows
 from pipeline.typed.changes import TypedChanges
 from pipeline.typed.columns import Visible, truncates_name
 from tests.support.lake.folding import AT, SOURCE, TABLE, Done, apply, changes, registry
@@ -173,3 +175,22 @@ def test_a_table_of_which_nothing_but_a_truncate_came_does_not_stand_still(
     assert not done.failed, done.failed
     assert list(done.done) == [truncates_name(SOURCE)]
     assert Tables().open(lake.path(TYPED)) is None
+
+
+def test_wide_rows_become_facts_in_slices_and_no_value_is_read_to_find_a_truncate(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most, sizes, read = 100_000, list[int](), LogRows.read
+
+    def counted(rows: LogRows, columns: Sequence[str] | None = None) -> pa.Table:
+        found = read(rows, columns)
+        assert columns is None or "value" not in columns
+        sizes.append(found.nbytes if columns is None else 0)
+        return found
+
+    for bound in ("LARGE_BYTES", "SLICE_BYTES"):
+        monkeypatch.setattr(large_folds, bound, most)
+    monkeypatch.setattr(LogRows, "read", counted)
+    at = prepared(lake, [Done("u", 1 + i % 4, "a", f"{i:04} " * 1_280) for i in range(100)])
+    assert len(brought(lake, at, most=1_000, part=1_000)) == 100
+    assert (len(sizes) > 6, max(sizes) <= 1.5 * most, 0 in sizes) == (True, True, True)
