@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pyarrow as pa
 from pyspark.errors import PySparkRuntimeError
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from apps.settings import Settings
@@ -71,6 +72,8 @@ USUAL: Mapping[str, str] = {
 """What a setting of the same name replaces."""
 
 _STDERR = 2
+_OF_ERRORS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""What PySpark calls the loggers of errors that it is about to raise, stack of the JVM and all."""
 _JOINED: Mapping[str, str] = {
     "spark.jars": ",",
     "spark.archives": ",",
@@ -174,6 +177,7 @@ def start_session(
     }
     if is_elsewhere(master):
         ours |= settings_of(packed(scratch / "shipped"))
+    silence_errors()
     builder = SparkSession.builder.master(master)
     for name, value in with_asked(ours, asked).items():
         builder = builder.config(name, value)
@@ -181,6 +185,16 @@ def start_session(
     session.sparkContext.setLogLevel("ERROR")
     fit_to_cores(session, asked)
     return session
+
+
+def silence_errors() -> None:
+    """Have PySpark raise errors of a query without writing each to the standard error, too.
+
+    A row that cannot be computed is looked for by halves: its 30 kB of stack would come each time.
+    """
+    for name in _OF_ERRORS:
+        # Theirs, not one of `logging`: it takes more arguments.
+        PySparkLogger.getLogger(name).disabled = True
 
 
 def with_asked(ours: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:

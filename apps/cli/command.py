@@ -11,6 +11,7 @@ import typer
 from apps import settings
 from apps.cli.options import JsonOption, WorkspaceOption
 from apps.cli.output import emit, table
+from apps.cli.query import moment_of
 from apps.service_client import ServiceClient
 from kernel.errors import InvalidRequest
 from schemas import json_text
@@ -65,7 +66,7 @@ def entity(
     id_: Id,
     version: Annotated[int | None, typer.Option(min=0, help="After this event")] = None,
     at: Annotated[
-        str | None, typer.Option(help="As recorded by this time, ISO 8601 with an offset")
+        str | None, typer.Option(help="As recorded by this time, ISO 8601 (UTC).")
     ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="With the last events and what each changed")
@@ -83,11 +84,13 @@ def entity(
     """
     if limit is not None and not explain:
         raise InvalidRequest("--limit is of --explain", remedy="Add --explain, or leave it out.")
+    moment = moment_of(at)
     path = "/v1/entities/" + "/".join(quote(part, safe="") for part in (category, id_))
     if explain:
         path += "/explain"
     with ServiceClient(settings.load(workspace)) as client:
-        answer = client.get(path, version=version, at=at, limit=limit)
+        asked = None if moment is None else moment.isoformat()
+        answer = client.get(path, version=version, at=asked, limit=limit)
     state = orjson.dumps(answer["state"], option=orjson.OPT_INDENT_2).decode()
     text = f"{answer['stream']} at version {answer['version']}, position {answer['position']}"
     told = "".join(_explained(each) for each in answer.get("events", []))

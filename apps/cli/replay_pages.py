@@ -164,9 +164,12 @@ def drift_of(compared: Replay) -> dict[str, object]:
     """Return what one comparison in the book says, in a few numbers."""
     detail = compared.detail
     names = ("verdict", "live_rows", "built_rows", "missing", "extra", "differing", "expected")
-    columns = {each["name"]: each["rows"] for each in cast("list[Any]", detail.get("drift", []))}
     kept = {name: detail.get(name) for name in names}
-    return {"epoch": compared.epoch, "at": compared.at, **kept, "columns": columns}
+    drift = cast("list[Any]", detail.get("drift", []))
+    columns = {each["name"]: each["rows"] for each in drift}
+    most = {each["name"]: each["greatest"] for each in drift if each["greatest"] is not None}
+    told = {"columns": columns, "by_up_to": most}
+    return {"epoch": compared.epoch, "at": compared.at, **kept, **told}
 
 
 _DRIFT = ("epoch", "at", "live_rows", "built_rows", "missing", "extra", "differing")
@@ -174,18 +177,27 @@ _DRIFT = ("epoch", "at", "live_rows", "built_rows", "missing", "extra", "differi
 
 def drift_page(drift: Sequence[Mapping[str, object]]) -> str:
     """Lay out comparisons, the oldest first."""
-    rows = [[each[name] for name in _DRIFT] for each in drift]
+    rows = [[*(each[name] for name in _DRIFT), _columns(each) or "-"] for each in drift]
     nothing = "nothing was compared yet: the two generations have no epoch in common"
-    return table([name.replace("_", " ") for name in _DRIFT], rows, nothing=nothing)
+    headings = [*(name.replace("_", " ") for name in _DRIFT), "columns"]
+    return table(headings, rows, nothing=nothing)
 
 
 def drift_line(told: Mapping[str, object]) -> str:
     """Lay out one comparison of many, as a line of its own."""
-    columns = cast("Mapping[str, int]", told["columns"])
-    most = ", ".join(f"{name} in {rows:,} rows" for name, rows in columns.items())
+    columns = _columns(told)
     return (
         f"epoch {told['epoch']}: missing {told['missing']}, extra {told['extra']}, "
-        f"differing {told['differing']} of {told['live_rows']}{': ' if most else ''}{most}"
+        f"differing {told['differing']} of {told['live_rows']}{': ' if columns else ''}{columns}"
+    )
+
+
+def _columns(told: Mapping[str, object]) -> str:
+    """Say in how many rows each column differs, and by how much at most if it is a number."""
+    most = cast("Mapping[str, float]", told["by_up_to"])
+    return ", ".join(
+        f"{name} in {rows:,} rows{f' by up to {most[name]:g}' if name in most else ''}"
+        for name, rows in cast("Mapping[str, int]", told["columns"]).items()
     )
 
 

@@ -73,6 +73,7 @@ MISTAKES = [
     ("stream export order-1 --file no/x", EXIT_USAGE, "no/x cannot be opened: No such file"),
     ("stream import .", EXIT_USAGE, ". cannot be opened: Is a directory"),
     ("entity account", EXIT_USAGE, "penstock entity CATEGORY ID"),
+    ("entity account 1 --at soon", EXIT_USAGE, "'soon' is not a time"),
     ("command account 1 open --expect x", EXIT_USAGE, "expected a whole number, found 'x'"),
     ("projection apply", EXIT_USAGE, "FILE.sql… is missing"),
     ("projection apply .", EXIT_USAGE, "Name a file that you may read, with SQL in UTF-8"),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 import apps.cli.replay as commands
+from apps.cli.replay_pages import drift_line, drift_of, drift_page
 from kernel.errors import NotFound
 from kernel.positions import Epoch
 from lake.layout import Lake
@@ -104,3 +106,34 @@ def test_the_command_shows_the_drift_of_before_and_now(
     told = json.loads(capsys.readouterr().out)
     assert [(each["epoch"], each["differing"]) for each in told["drift"]] == [(1, 0), (6, 2)]
     assert told["drift"][-1]["columns"] == {"word": 2}
+
+
+def test_the_drift_of_a_number_says_by_how_much() -> None:
+    def compared(epoch: int, most: float | None) -> Replay:
+        drift = {"name": "total", "rows": 500 * epoch, "greatest": most}
+        counts = dict.fromkeys(("live_rows", "built_rows", "differing"), 500 * epoch)
+        detail = {**counts, "missing": 0, "extra": 0, "drift": [drift]}
+        return replay_row(Epoch(epoch), detail)
+
+    told = [drift_of(compared(1, 2.5)), drift_of(compared(3, None))]
+    assert [each["by_up_to"] for each in told] == [{"total": 2.5}, {}]
+    first, then = drift_page(told).splitlines()[1:]
+    assert first.endswith("total in 500 rows by up to 2.5")
+    assert then.endswith("total in 1,500 rows")
+    assert drift_line(told[0]).endswith("differing 500 of 500: total in 500 rows by up to 2.5")
+
+
+def replay_row(epoch: Epoch, detail: dict[str, object]) -> Replay:
+    """Return a comparison's row of the book."""
+    return Replay(
+        name=NAME,
+        generation=2,
+        base=1,
+        state=State.DIFFERS,
+        epoch=epoch,
+        text="",
+        base_text="",
+        include_late=False,
+        detail=detail,
+        at=datetime(2026, 1, 1, tzinfo=UTC),
+    )

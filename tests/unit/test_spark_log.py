@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pyspark.errors import PySparkRuntimeError
+from pyspark.logger import PySparkLogger
 
 from apps import settings
 from apps import spark_session as session
@@ -55,3 +56,14 @@ def test_why_spark_did_not_start_is_told(
     assert "spark.log" in refused.value.remedy
     print("ours", file=sys.stderr, flush=True)
     assert capfd.readouterr().err.endswith("\nours\n")
+
+
+@pytest.mark.parametrize("kind", ["SQL", "DataFrame"])
+def test_an_error_that_is_raised_is_not_written_besides(
+    kind: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As PySpark does with the error of each query that fails, before it raises it."""
+    session.silence_errors()
+    logger = PySparkLogger.getLogger(f"{kind}QueryContextLogger")
+    logger.exception("a row cannot be computed", errorClass="DIVIDE_BY_ZERO")
+    assert capfd.readouterr() == ("", "")
