@@ -230,7 +230,7 @@ def test_p11_a_build_goes_on_after_the_manifest_has_forgotten_its_epoch(small: S
     week = timedelta(days=7)
     forget_epochs(small.lake, retention=week, now=datetime.now(UTC) + 2 * week)
     small.manifest.memory.clear()  # A process that starts remembers no epoch.
-    with pytest.raises(NotFound, match="epoch 2 is not committed"):
+    with pytest.raises(NotFound, match="epoch 2 is not known any more"):
         small.manifest.at(Epoch(2))
     seen: list[BuildProgress] = []
     made = builder(small, seen.append)
