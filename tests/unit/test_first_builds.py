@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -264,3 +265,20 @@ def test_parts_are_held_a_row_group_at_a_time(
     rows = overwrite_parts(Tables(), str(tmp_path / "t"), iter([part] * 40), Guard("t", Epoch(1)))
     assert rows[1] == 400_000
     assert held < 2**20 + part.nbytes
+
+
+@pytest.mark.usefixtures("nothing_small")
+def test_first_rows_are_computed_beside_the_rounds(tmp_path: Path) -> None:
+    rounds = Firsts(tmp_path, BY_REGIONS)
+    beside = RunsBeside(slow_ms=math.inf)
+    rounds.projecting = Projecting(
+        NoSpark(), rounds.lake, MemoryRegistry(), on_run=lambda *_: None, beside=beside
+    )
+    rounds.seen("aab")
+    rounds.step()
+    assert rounds.projecting.documents()["made"]["beside_s"] is not None
+    (group,) = beside._groups
+    assert group.ended.wait(60)
+    rounds.step()
+    assert rounds.error("made") is None
+    assert [(row["person"], row["n"]) for row in rounds.made_rows()] == [("a", 2), ("b", 1)]
