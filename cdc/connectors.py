@@ -50,6 +50,9 @@ _HEARTBEAT = "SELECT pg_logical_emit_message(false, 'penstock.heartbeat', '')"
 """Without it the slot keeps the WAL of all other tables while the captured ones rest. The
 connector may not confirm by itself what it has not seen (`lsn.flush.mode`): after a restart it
 then refuses its own offset."""
+_TEXT_OPTIONS = "-c IntervalStyle=iso_8601 -c bytea_output=hex -c extra_float_digits=3"
+"""Those of `cdc.columns.TEXT_SETTINGS` that the driver leaves as a role or a database has them
+where it reads a slot: with `extra_float_digits = 0` floats would lose digits."""
 _JSON = "org.apache.kafka.connect.json.JsonConverter"
 _CONVERTER = "io.apicurio.registry.utils.converter.AvroConverter"
 
@@ -155,7 +158,7 @@ class CaptureConnector:
             "text.type": "penstock.connect.PostgresText",
             "text.placeholder": PLACEHOLDER,
             "text.columns": self.columns,
-            "driver.options": "-c IntervalStyle=iso_8601 -c bytea_output=hex",
+            "driver.options": _TEXT_OPTIONS,
             "transforms": "nulls,names",
             "transforms.nulls.type": "penstock.connect.KeepNulls",
             "transforms.names.type": "penstock.connect.ColumnNames",

@@ -16,6 +16,18 @@ from schemas.pg_exact import EXACT
 from schemas.records import Operation
 from tests.support.sources.capturing import Captured, prepare
 
+ODD_SETTINGS = """
+DO $$
+DECLARE setting text;
+BEGIN
+  FOREACH setting IN ARRAY ARRAY['extra_float_digits = -5', 'DateStyle = "German, DMY"',
+      'IntervalStyle = sql_standard', 'bytea_output = escape', 'TimeZone = "Asia/Kathmandu"']
+  LOOP
+    EXECUTE format('ALTER DATABASE %I SET %s', current_database(), setting);
+  END LOOP;
+END $$;
+"""
+"""How a database may have its values printed: nothing of it may reach the stream."""
 TYPES = """
 CREATE TYPE mood AS ENUM ('sad', 'ok', 'happy');
 CREATE DOMAIN positive AS int CHECK (value > 0);
@@ -54,8 +66,8 @@ INSERT INTO kinds (id, n_free, f4, f8, ts, tz, t, lasts) VALUES
     (5, '-1.10', 1e-40, 5e-324, '0044-03-15 12:00 BC', '0044-03-15 12:00+00 BC', NULL, '0'),
     (6, 123456789012345678901234567890, 3.4e38, 1.7e308, '1582-10-10', '1500-02-28 12:00+00',
      '23:59:59.999999', '178000000 years'),
-    (7, 'Infinity', 0, 0, '294276-12-31 23:59:59.999999', '294276-12-31 23:59:59.999999+00',
-     '00:00:00.000001', '1.5 days');
+    (7, 'Infinity', 1.1000001, 0.30000000000000004, '294276-12-31 23:59:59.999999',
+     '294276-12-31 23:59:59.999999+00', '00:00:00.000001', '1.5 days');
 INSERT INTO kinds (id, n_scaled, padded, words, raw, i4s, words_all, d) VALUES
     (8, 'NaN', '', '', '', '{}', '{}', 'infinity'), (9, -0.000001, ' x', ' ', '', '{}', '{}',
      '-infinity'), (10, 0, 'é', 'N', '', '{NULL}', '{N,"3:abc"}', '5874897-12-31');
@@ -135,7 +147,9 @@ TABLES = ["public.kinds", "public.fallbacks"]
 
 @pytest.fixture
 def kinds(stack: Settings, new_source: Callable[[str], str]) -> Iterator[Captured]:
-    captured = prepare(stack, new_source(TYPES + FULL_ROW + EDGES + FALLBACKS), TABLES, {})
+    captured = prepare(
+        stack, new_source(ODD_SETTINGS + TYPES + FULL_ROW + EDGES + FALLBACKS), TABLES, {}
+    )
     try:
         captured.start()
         captured.await_snapshot()
