@@ -19,6 +19,7 @@ from kernel.errors import Misconfigured, Unavailable
 _LOCK_TIMEOUT = "5s"
 _ALL = "insert, update, delete, truncate"
 _COLUMN_LISTS = 150000
+"""Lists of columns and filters of rows came with PostgreSQL 15; the catalog had neither before."""
 _INVALIDATION_REASONS = 170000
 
 
@@ -58,18 +59,27 @@ class Blocker:
         )
 
 
-def published(connection: Connection, name: str) -> dict[str, tuple[str, ...] | None] | None:
+def published(
+    connection: Connection, name: str, *, publish: str = _ALL
+) -> dict[str, tuple[str, ...] | None] | None:
     """Return what a publication covers: table -> its listed columns, None where it has no list.
 
-    None when there is no such publication.
+    A table of which rows are filtered is not covered, and none is where an action of `publish` is
+    left out, or partitions come under names of their own. None when there is no such publication.
     """
     exists = connection.execute(
-        "SELECT 1 AS there FROM pg_publication WHERE pubname = %s", (name,)
+        """
+        SELECT pubviaroot AND concat_ws(', ', CASE WHEN pubinsert THEN 'insert' END,
+                 CASE WHEN pubupdate THEN 'update' END, CASE WHEN pubdelete THEN 'delete' END,
+                 CASE WHEN pubtruncate THEN 'truncate' END) = %s AS whole
+          FROM pg_publication WHERE pubname = %s
+        """,
+        (publish, name),
     ).fetchone()
-    if exists is None:
-        return None
-    # Column lists exist since PostgreSQL 15; before, the catalog has no such column.
-    listed = "r.prattrs" if connection.info.server_version >= _COLUMN_LISTS else "NULL::int2vector"
+    if exists is None or not exists["whole"]:
+        return None if exists is None else {}
+    lists = connection.info.server_version >= _COLUMN_LISTS
+    listed, whole = ("r.prattrs", "r.prqual IS NULL") if lists else ("NULL::int2vector", "true")
     rows = connection.execute(
         f"""
         SELECT n.nspname || '.' || c.relname AS name,
@@ -79,7 +89,7 @@ def published(connection: Connection, name: str) -> dict[str, tuple[str, ...] | 
                AS columns
           FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
           JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace
-         WHERE p.pubname = %s
+         WHERE p.pubname = %s AND {whole}
         """.encode(),
         (name,),
     ).fetchall()
@@ -109,19 +119,19 @@ def ensure_publication(
         refuse_other(connection, name, owner)
     lists = columns or {}
     wanted = {".".join(split_table(table)): lists.get(table) for table in tables}
-    found = published(connection, name)
+    found = published(connection, name, publish=publish)
+    options = sql.SQL("publish = {}, publish_via_partition_root = true").format(
+        sql.Literal(publish)
+    )
     listed = sql.SQL(", ").join(_member(table, wanted[table]) for table in sorted(wanted))
     if found is None:
-        options = sql.SQL("publish = {}, publish_via_partition_root = true").format(
-            sql.Literal(publish)
-        )
         statement = sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH ({})").format(
             sql.Identifier(name), listed, options
         )
     elif _sets(found) != _sets(wanted):
-        statement = sql.SQL("ALTER PUBLICATION {} SET TABLE {}").format(
-            sql.Identifier(name), listed
-        )
+        statement = sql.SQL(
+            "ALTER PUBLICATION {0} SET TABLE {1}; ALTER PUBLICATION {0} SET ({2})"
+        ).format(sql.Identifier(name), listed, options)
     else:
         _sign(connection, name, owner)
         return ()

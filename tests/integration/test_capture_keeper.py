@@ -197,6 +197,28 @@ def test_a_table_that_was_taken_out_of_the_publication_comes_back_and_is_copied(
     assert world.wanted() == [["public.people"]]
 
 
+NARROWED = {
+    "rows": ("SET TABLE ONLY people WHERE (id > 5), ONLY order_lines", ["public.people"]),
+    "deletes": ("SET (publish = 'insert, update')", ["public.order_lines", "public.people"]),
+    "partitions": (
+        "SET (publish_via_partition_root = false)",
+        ["public.order_lines", "public.people"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("narrowed", "copied"), NARROWED.values(), ids=NARROWED)
+def test_a_publication_that_leaves_changes_out_is_made_whole_and_its_tables_are_copied(
+    world: World, narrowed: str, copied: list[str]
+) -> None:
+    world.kept.look()
+    before = world.published()
+    world.execute(f"ALTER PUBLICATION {world.workspace.replication} {narrowed}")
+    assert world.kept.look() == "running"
+    assert world.wanted() == [copied]
+    assert world.published() == before
+
+
 @pytest.mark.matrix
 @pytest.mark.parametrize("step", [pytest.param("before", marks=pytest.mark.matrix), "after"])
 def test_a_copy_of_what_comes_back_is_asked_for_although_the_process_dies(
