@@ -240,7 +240,7 @@ def _event(event: Any, place: str, reading: _Reading, id_: UUID | None) -> NewEv
         type=check_type(event.get("type")),
         data=data,
         metadata=metadata or {},
-        tags=_tags(tags, place, reading.context.limits.tags) if tags else (),
+        tags=() if tags is None else _tags(tags, place, reading.context.limits.tags),
         occurred_at=None if at is None else moment_of(at, f"{place}.occurred_at"),
     )
 

@@ -180,6 +180,8 @@ def test_several_streams_are_all_or_nothing(http: httpx.Client) -> None:
         ("streams/order-1", {"events": [event(occured_at="x")]}, "unknown field 'occured_at'"),
         ("streams/order-1", {"events": [event(occurred_at="2013-01-01T00:00")]}, "an offset"),
         ("streams/order-1", {"events": [event(tags="a")]}, "$.events[0].tags"),
+        ("streams/order-1", {"events": [event(tags="")]}, "$.events[0].tags"),
+        ("streams/order-1", {"events": [event(tags={})]}, "$.events[0].tags"),
         ("streams/order-1", {"events": [event(tags=["a b"])]}, "is not a tag"),
         ("streams/order-1", {"events": [event(metadata=[])]}, "$.events[0].metadata"),
         ("streams/order-1", {"events": [event(metadata={"a": "\x00"})]}, "U+0000"),
