@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from service.head_requests import takes_head
 from service.http import Scope
 from service.problems import CONTENT_TYPE, HttpRefusal, refusal
 
@@ -60,6 +61,8 @@ class WatchedProtocol(HttpToolsProtocol):
     _in_head = False
     _head_bytes = 0
     """Bytes of the head that is incomplete after the packets so far."""
+    _endless = False
+    """Whether an answer was asked for that the end of the connection alone ends."""
     _unread_framing: HttpRefusal | None = None
     """What is said of the body's codings where they are not read here."""
     _packet_bytes = 0
@@ -101,6 +104,17 @@ class WatchedProtocol(HttpToolsProtocol):
                 if self._head_bytes > self.limits.header_bytes:
                     self._turn_away(_head_too_large(self.limits.header_bytes))
 
+    def eof_received(self) -> Any:  # A bool for asyncio, which uvicorn's signature leaves out.
+        """Answer a client that has sent all it will and reads on, and close behind the answer.
+
+        One that is gone looks the same: it is sent nothing without end, and is handed no events.
+        """
+        cycle = self.cycle
+        if self._endless or cycle is None or cycle.more_body or cycle.response_complete:
+            return False
+        cycle.keep_alive = False
+        return True
+
     def on_message_begin(self) -> None:
         """Let the application see the connection."""
         super().on_message_begin()
@@ -121,6 +135,7 @@ class WatchedProtocol(HttpToolsProtocol):
             if not self.url.startswith((b"/", b"*")):
                 self._take_host_of_target()
             super().on_headers_complete()
+            self._endless |= not takes_head(cast(Scope, self.scope)["path"])
         self._in_head = False
 
     def _refused_framing(self) -> HttpRefusal | None:

@@ -156,6 +156,40 @@ def test_bodies_of_any_size_and_without_a_length_arrive(
     assert connection.answer()[2]["last_version"] == 3
 
 
+def test_who_sends_no_more_gets_the_answers_to_all_that_was_sent(
+    connection: Connection, stream: str
+) -> None:
+    connection.send(
+        wire(f"/v1/streams/{stream}", EVENT),
+        wire("/v1/append", {"appends": [{"stream": stream, **EVENT}]}),
+        f"GET /v1/streams/{stream} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode(),
+    )
+    connection.socket.shutdown(socket.SHUT_WR)
+    first, second, (status, headers, page) = (connection.answer() for _ in range(3))
+    assert (first[0], second[0], status) == (201, 201, 200)
+    assert [event["version"] for event in page["events"]] == [0, 1]
+    assert headers["connection"] == "close"
+    assert connection.socket.recv(1) == b""
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"GET /v1/events/subscribe?after=end HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"POST /v1/streams/order-torn HTTP/1.1\r\nhost: localhost\r\n"
+        b"content-type: application/json\r\ncontent-length: 90\r\n\r\n{",
+        b"GET /v1/events HTT",
+    ],
+)
+def test_who_sends_no_more_is_let_go_where_no_answer_has_an_end(
+    connection: Connection, request_: bytes
+) -> None:
+    connection.send(request_)
+    connection.socket.shutdown(socket.SHUT_WR)
+    while connection.socket.recv(4096):
+        pass
+
+
 def test_a_client_that_hangs_up_loses_only_its_answer(http: httpx.Client, stream: str) -> None:
     before = http.get("/v1/events").json()["head"]
     for n in range(20):
