@@ -91,9 +91,26 @@ DEFAULTS: Mapping[str, object] = {
 """Every setting with its default; `docs/reference/settings.md` describes each."""
 
 _FOR_EVER_S = 36_500 * 86_400
+_ANY_NUMBER = 0, 2**53
+_SOME, _SOME_TIME = (1, 2**53), (1, _FOR_EVER_S)
+"""Of these nothing at all would refuse every call, or have a loop never rest."""
 BOUNDS: Mapping[str, tuple[int, int]] = {
     "kafka.partitions": (1, 10_000),
     "service.port": (0, 65_535),
+    "service.max_body_bytes": _SOME,
+    "service.max_event_bytes": _SOME,
+    "service.max_events": _SOME,
+    "service.max_json_depth": _SOME,
+    "service.max_page": _SOME,
+    "service.max_connections": _SOME,
+    "service.max_header_bytes": _SOME,
+    "service.slow_client_seconds": _SOME_TIME,
+    "service.idle_client_seconds": _SOME_TIME,
+    "service.request_seconds": _SOME_TIME,
+    "service.import_silence_seconds": _SOME_TIME,
+    "service.import_chunk_events": _SOME,
+    "service.decider_memory_bytes": _SOME,
+    "service.decider_seconds": _SOME_TIME,
     "service.decider_processes": (1, 1_000),
     "pipeline.port": (0, 65_535),
     "pipeline.max_records_per_epoch": (1, 2**31),
@@ -109,7 +126,6 @@ BOUNDS: Mapping[str, tuple[int, int]] = {
 }
 """The least and the greatest value of numbers that others would do harm with, or end in nonsense:
 what is kept for less than no time is removed."""
-_ANY_NUMBER = 0, 2**53
 
 _MASTER, _OF_SPARK = "spark.master", "spark."
 """Every further key of Spark's goes to Spark as it is."""
@@ -174,9 +190,12 @@ class Settings:
         Raises `Misconfigured` with the two ways to provide it.
         """
         value = self.text(key)
-        if not value:
+        if not value.strip():
+            origin = self.values[key].origin
             raise Misconfigured(
-                f"{key} is not set and no local stack is running in {self.workspace}",
+                f"{key} is not set and no local stack is running in {self.workspace}"
+                if origin == "default"
+                else f"{key} is empty ({origin})",
                 remedy=f"Start the stack with: penstock up. Or set {key} in {CONFIG_FILE}.",
             )
         return value
@@ -257,9 +276,10 @@ def kept_token(workspace: Path) -> str:
         return path.read_text().strip()
     except (FileNotFoundError, NotADirectoryError):
         return ""
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise Misconfigured(
-            f"the workspace's token cannot be read: {error.strerror}",
+            f"the workspace's token cannot be read: {why}",
             remedy="Work as the user who started the service, or set PENSTOCK_TOKEN.",
         ) from error
 
@@ -283,7 +303,7 @@ def _endpoints(root: Path) -> dict[str, object]:
         return {}
     try:
         loaded = json.loads(path.read_text())
-    except ValueError:
+    except (ValueError, RecursionError):
         loaded = None
     if not isinstance(loaded, dict):
         return {}  # What a full disk left of it: `penstock up` writes it anew.
@@ -295,7 +315,7 @@ def _file(path: Path) -> dict[str, object]:
         return {}
     try:
         parsed = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Misconfigured(
             f"{path} is not valid TOML: {error}",
             remedy="Mend the line that is named: sections are [name], texts stand in quotes.",
@@ -305,7 +325,9 @@ def _file(path: Path) -> dict[str, object]:
         if not isinstance(content, dict):
             raise Misconfigured(
                 f"{path}: {section} must be a section, as [{section}]",
-                remedy=f"Write [{section}] on a line of its own, and its settings beneath.",
+                remedy=f"Write {section} = … without quotes about its name."
+                if "." in section
+                else f"Write [{section}] on a line of its own, and its settings beneath.",
             )
         flat |= _flat(section, content)
     return flat

@@ -108,6 +108,8 @@ def lake_root(place: str | Path, *, base: Path | None = None) -> str:
     scheme, separator, rest = text.partition("://")
     if not separator:
         place = os.path.expanduser(text.removeprefix(f"{LOCAL}:"))
+        if not place.strip():
+            raise _nowhere(text)
         # With a slash behind the scheme it is a URI, else a path with a word in front.
         place = unquote(place) if text.startswith(f"{LOCAL}:/") else place
         return _plain(((base or Path()) / place).resolve())
@@ -126,9 +128,20 @@ def lake_root(place: str | Path, *, base: Path | None = None) -> str:
     return text.rstrip("/")
 
 
+def _nowhere(text: str) -> Misconfigured:
+    """Return the error of a place that is empty: the folder in which a command runs is no lake."""
+    return Misconfigured(
+        f"lake.path is '{text}', which names no folder",
+        remedy="Set lake.path to a folder, as lake, or leave it out: an empty PENSTOCK_LAKE_PATH is"
+        " a setting, too.",
+    )
+
+
 def _of_this_machine(text: str) -> str:
     """Return the folder of a `file://` URI. Raises `Misconfigured` where it names a host."""
     uri = urlsplit(text)
+    if not uri.path.strip():
+        raise _nowhere(text)
     if uri.netloc not in ("", "localhost"):
         raise Misconfigured(
             f"{text} names the host {uri.netloc!r}, and not a folder of this machine",

@@ -28,8 +28,15 @@ def test_a_number_that_means_nothing_is_refused_by_name(
         settings.number(key)
 
 
-@pytest.mark.parametrize("key", ["lake.retention_days", "pipeline.lease_seconds"])
-def test_nothing_is_kept_for_no_time(tmp_path: Path, key: str) -> None:
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("lake.retention_days", "pipeline.lease_seconds", "service.max_page"),
+        *("service.max_connections", "service.max_header_bytes", "service.max_events"),
+        *("service.idle_client_seconds", "service.import_chunk_events", "service.decider_seconds"),
+    ],
+)
+def test_what_nothing_at_all_would_stop_is_something(tmp_path: Path, key: str) -> None:
     with pytest.raises(Misconfigured, match=f"{key} must be from 1 to"):
         load(written(tmp_path, key, "0")).number(key)
 
@@ -37,6 +44,46 @@ def test_nothing_is_kept_for_no_time(tmp_path: Path, key: str) -> None:
 @pytest.mark.parametrize("key", NUMBERS)
 def test_defaults_are_within_their_bounds(tmp_path: Path, key: str) -> None:
     assert load(tmp_path).number(key) == DEFAULTS[key]
+
+
+@pytest.mark.parametrize("value", ["", " ", "file:", "file://"])
+def test_a_lake_is_somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    """Where a variable is empty, tables would lie among whatever the workspace has."""
+    monkeypatch.setenv("PENSTOCK_LAKE_PATH", value)
+    settings = load(tmp_path)
+    with pytest.raises(Misconfigured, match=f"lake.path is '{value}', which names no folder"):
+        _ = settings.lake
+
+
+def test_an_address_that_is_blank_is_said_with_its_origin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_POSTGRES_DSN", " ")
+    with pytest.raises(Misconfigured, match=r"postgres\.dsn is empty \(environment\)"):
+        load(tmp_path).required("postgres.dsn")
+
+
+@pytest.mark.parametrize("begun", ["[", "{b = "])
+def test_a_file_that_nests_without_end_is_said(tmp_path: Path, begun: str) -> None:
+    (tmp_path / "penstock.toml").write_text(f"a = {begun * 3_000}")
+    with pytest.raises(Misconfigured, match="is not valid TOML"):
+        load(tmp_path)
+
+
+def test_a_name_in_quotes_is_shown_without(tmp_path: Path) -> None:
+    (tmp_path / "penstock.toml").write_text('"service.port" = 7071\n')
+    with pytest.raises(Misconfigured) as refused:
+        load(tmp_path)
+    assert refused.value.remedy == "Write service.port = … without quotes about its name."
+
+
+def test_what_is_left_of_the_files_of_a_stack_is_answered_in_words(tmp_path: Path) -> None:
+    (state := tmp_path / ".penstock").mkdir()
+    (state / "endpoints.json").write_text("[" * 100_000)
+    assert load(tmp_path).text("kafka.bootstrap") == ""
+    (state / "token").write_bytes(b"\xff")
+    with pytest.raises(Misconfigured, match="token cannot be read: it is not UTF-8"):
+        load(tmp_path)
 
 
 def test_a_list_is_no_text(tmp_path: Path) -> None:
