@@ -76,7 +76,7 @@ def query(
         at=moment_of(at),
         savepoint=savepoint,
     )
-    rows = answer.rows.to_pylist()
+    rows = answer.values()
     document = {
         "epoch": answer.epoch,
         "tables": answer.tables,

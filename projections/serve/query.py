@@ -45,6 +45,11 @@ class QueryAnswer:
     epoch: Epoch | None
     tables: Mapping[str, DeltaVersion | None]
 
+    def values(self) -> list[dict[str, object]]:
+        """Return the rows. A column with times that Python has not (`infinity`) is text."""
+        columns = {n: _values(c) for n, c in zip(self.rows.schema.names, self.rows, strict=True)}
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
 
 def ask(
     lake: Lake,
@@ -94,7 +99,7 @@ def ask(
             if missing_file(frames[views[name]]):
                 raise not_kept(name, pinned.versions[name]) from None
         raise
-    return QueryAnswer(rows=rows, epoch=pinned.epoch, tables=pinned.versions)
+    return QueryAnswer(rows=_told_apart(rows), epoch=pinned.epoch, tables=pinned.versions)
 
 
 _ERROR_CLASS = re.compile(r"^[A-Z][A-Za-z ]* Error: ")
@@ -167,6 +172,33 @@ def _run(
             ) from error
         except duckdb.Error as error:
             raise _refused(error, columns) from error
+
+
+def _told_apart(rows: pa.Table) -> pa.Table:
+    """Number columns of one name, as `*` of joined tables has them: a, a_1.
+
+    By their names alone one of them would be left out of the answer.
+    """
+    names: list[str] = []
+    for name in rows.schema.names:
+        number, own = 0, name
+        while own in names:
+            number += 1
+            own = f"{name}_{number}"
+        names.append(own)
+    return rows.rename_columns(names)
+
+
+def _values(column: pa.ChunkedArray) -> list[object]:
+    try:
+        values: list[object] = column.to_pylist()
+    except (OverflowError, ValueError):
+        with duckdb.connect(config={"python_enable_replacements": "false"}) as connection:
+            connection.execute("SET TimeZone = 'UTC'")
+            connection.register("beyond", pa.table({"v": column}))
+            written = connection.sql("SELECT CAST(v AS VARCHAR) FROM beyond").fetchall()
+        return [value for (value,) in written]
+    return values
 
 
 def _refused(error: duckdb.Error, columns: Sequence[str]) -> InvalidRequest:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ import duckdb
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from typer.testing import CliRunner
 
+from apps.cli import build
 from kernel.errors import InvalidRequest, NotFound, TooLarge
 from kernel.positions import Epoch
 from lake.layout import Lake
@@ -70,6 +73,39 @@ def test_a_table_is_named_by_its_place(written: list[str], place: str) -> None:
 def test_a_kind_that_there_is_not_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="shop is not one of log, typed"):
         table_name(["shop", "public", "orders"])
+
+
+JOINED = "SELECT * FROM (SELECT 1 AS a, 2 AS b) x JOIN (SELECT 3 AS a, 4 AS a_1) y ON true"
+FAR = (
+    "SELECT TIMESTAMP 'infinity' AS at, DATE '-infinity' AS day, TIMESTAMPTZ '20000-01-01' AS z"
+    " UNION ALL SELECT TIMESTAMP '2024-05-01 10:00:00', NULL, NULL ORDER BY at"
+)
+
+
+@pytest.mark.parametrize(
+    ("sql", "rows"),
+    [
+        (JOINED, [{"a": 1, "b": 2, "a_1": 3, "a_1_1": 4}]),
+        (
+            FAR,
+            [
+                {"at": "2024-05-01 10:00:00", "day": None, "z": None},
+                {"at": "infinity", "day": "-infinity", "z": "20000-01-01 00:00:00+00"},
+            ],
+        ),
+    ],
+)
+def test_every_column_and_every_time_is_shown(
+    tmp_path: Path, sql: str, rows: list[dict[str, object]]
+) -> None:
+    (tmp_path / "lake").mkdir()
+    words = ["query", sql, "-w", str(tmp_path)]
+    shown = CliRunner().invoke(build(), words)
+    told = CliRunner().invoke(build(), [*words, "--json"])
+    assert (shown.exit_code, told.exit_code) == (0, 0), shown.exception
+    assert shown.stdout.splitlines()[0].split() == [*rows[0]]
+    assert json.loads(told.stdout)["columns"] == [*rows[0]]
+    assert json.loads(told.stdout)["rows"] == rows
 
 
 def test_all_tables_are_read_at_the_greatest_epoch_that_all_have(made: HandMade) -> None:
