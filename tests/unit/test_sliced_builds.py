@@ -25,6 +25,7 @@ from replay.course import Course
 from replay.progress import BuildProgress
 from replay.rates import rates_for
 from replay.slices import (
+    BUILD_BYTES,
     LEAST_ROWS,
     LEAST_SLICES,
     MANY_SLICES,
@@ -32,7 +33,6 @@ from replay.slices import (
     MOST_PACED,
     MOST_ROWS,
     QUICK_S,
-    BUILD_BYTES,
     SLICE_ROWS,
     SlicedBuild,
     Slicing,
