@@ -397,5 +397,4 @@ class Builder:
 
     def _refuse_held(self, which: str, subject: Subject) -> None:
         for name, hold in holds_of(self._site, subject).items():
-            told = f"{which} {why_it_waits(name, hold)}"
-            raise Conflict(told, remedy=retry_command(name, hold))
+            raise Conflict(f"{which} {why_it_waits(name, hold)}", remedy=retry_command(name, hold))
