@@ -303,6 +303,21 @@ WRITTEN = {
         "(VALUES ('delay', e.delay), ('third', CAST(e.position % 3 AS INT))) AS t(what, n)",
         _beside,
     ),
+    "unpivot behind USING": _case(
+        "unpivoted_joined",
+        "position, what",
+        f"SELECT position, f.what, f.n FROM {STREAM} JOIN "
+        f"(SELECT position, delay, CAST(position % 3 AS INT) AS third {FROM}) "
+        "UNPIVOT INCLUDE NULLS (n FOR what IN (delay, third)) f USING (position)",
+        _beside,
+    ),
+    "unpivot of a log behind USING": _case(
+        "unpivoted_log",
+        "position, what",
+        f"SELECT position, f.what, CAST(f.n AS INT) AS n FROM {STREAM} JOIN {STREAM[:-2]} "
+        "UNPIVOT (n FOR what IN (delay, distance)) f USING (position) WHERE f.what = 'delay'",
+        lambda w: [r for r in _beside(w) if r["what"] == "delay" and r["n"] is not None],
+    ),
     "stack": _case(
         "stacked",
         "position, what",
