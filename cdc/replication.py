@@ -79,7 +79,8 @@ def published(
     if exists is None or not exists["whole"]:
         return None if exists is None else {}
     lists = connection.info.server_version >= _COLUMN_LISTS
-    listed, whole = ("r.prattrs", "r.prqual IS NULL") if lists else ("NULL::int2vector", "true")
+    listed = "r.prattrs" if lists else "NULL::int2vector"
+    whole = "r.prqual IS NULL" if lists else "true"
     rows = connection.execute(
         f"""
         SELECT n.nspname || '.' || c.relname AS name,

@@ -29,6 +29,7 @@ from kernel.errors import (
     Incompatible,
     NotFound,
     PenstockError,
+    SchemaViolation,
     Unavailable,
     first_line,
 )
@@ -110,7 +111,8 @@ class CopyRun:
     def read_all(self, exported: ExportedSnapshot) -> None:
         """Read what is missing as of the snapshot, but for tables that `failed`.
 
-        Raises `CopyStopped`, `TableChanged`, or `Unavailable`, which names table and chunk.
+        Those fail as well of which two rows would be one of the lake. Raises `CopyStopped`,
+        `TableChanged`, or `Unavailable`, which names table and chunk.
         """
         jobs = iter(
             [
@@ -143,6 +145,12 @@ class CopyRun:
             raise failure.error
         if self._stop.is_set():
             raise CopyStopped
+        for name, staged in self._staged.items():
+            try:
+                staged.refuse_met_keys()
+            except SchemaViolation as error:
+                told = f"{name}: {error.message}"
+                self._fail(name, SchemaViolation(told, remedy=error.remedy))
 
     def installs(self) -> list[Install]:
         """Return the tables as staged, those that did not fail."""

@@ -192,6 +192,7 @@ def stage(
             salt=captured.salt,
         )
         rows = staging.stage(0, exported.lsn, blocks)
+        staging.refuse_met_keys()
     install = Install(
         id=name,
         source=captured.source,
@@ -208,8 +209,7 @@ def stage(
     )
     (number,) = InstallBook(lake, tables).put([install.entry()])
     with connected(dsn) as connection:
-        # So that the cut of an idle source reaches L'.
-        watermarks.emit(connection)
+        watermarks.emit(connection)  # So that the cut of an idle source reaches L'.
     return replace(install, number=number)
 
 

@@ -27,6 +27,7 @@ from pipeline.current.tail import TailTables
 from pipeline.ddl.steps import Evolution
 from pipeline.ddl.table_rewrites import RewrittenFiles, rewritten_ahead
 from pipeline.log.large_folds import LogRows, holds_rows, last_truncate
+from schemas.pg_exact import EXACT
 from schemas.registry import SchemaLookup
 
 AHEAD = "current/_staging/_ahead/"
@@ -91,7 +92,9 @@ class FoldAhead:
         self._tails.settle(name)
         path = self._lake.path(name)
         version = self._version(path)
-        images = NewestImages(schemas=self._schemas, soft=self._keeps_deleted(source, table))
+        exact = version is not None and EXACT in self._tables.columns(path, version).names
+        soft = self._keeps_deleted(source, table)
+        images = NewestImages(schemas=self._schemas, soft=soft, exact=exact)
         keys = () if over() else self._stager.stage(staging, rows, images, name, gone=False)
         failpoints.hit(failpoints.AHEAD_AFTER_STAGE)
         if not keys or over():

@@ -6,6 +6,7 @@ Upstream: unread rows of the log (`large_folds`). Downstream: `StagedMerge`.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
@@ -54,6 +55,8 @@ class ImageStager:
         """
         cut = [*slices(rows)]
         by_slices = ImageTask(slices=cut, images=images, root=staging.path)
+        # Who declines a slice for a key looks at that key in all slices.
+        images = replace(images, exact=True)
         if not images.soft and cut and not cut[0].has_marks():
             keys = self._staged_by_executors(staging, by_slices, len(cut))
             if keys is not None:

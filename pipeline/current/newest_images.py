@@ -19,6 +19,7 @@ from lake.layers import marked
 from lake.staged_files import FilePlace, StagedFiles
 from lake.writer import DELETE, OP, UPSERT
 from pipeline.current.key_buckets import KeyBuckets, Known
+from pipeline.current.key_ends import refuse_met_keys
 from pipeline.current.key_files import Share
 from pipeline.ddl.steps import NOTHING, Evolution
 from pipeline.ddl.unchanged_values import Stored, rows_of_keys, unless_left_alone
@@ -44,20 +45,22 @@ class NewestImages:
     """Decodes log rows of one table and keeps the newest image of each key. Picklable.
 
     `evolution` brings rows to the last columns. With `soft` deletes a deleted row is an image that
-    is marked and keeps its last values.
+    is marked and keeps its last values. `exact`: the table may have a column `_exact`.
     """
 
     schemas: SchemaLookup
     evolution: Evolution = NOTHING
     soft: bool = False
+    exact: bool = True
 
     def of(self, rows: pa.Table, stored: Stored) -> tuple[pa.Table, tuple[str, ...]]:
         """Return one image per key, with `__op`, and the key columns.
 
         `stored` finds the last known rows of keys. Raises `SchemaViolation` when bytes do not fit
-        the schema that the log names for them.
+        the schema that the log names for them, and for keys that would be one row of the lake.
         """
         images, keys = row_images(rows, self.schemas, stored=stored, evolution=self.evolution)
+        refuse_met_keys(images, keys, stored, soft=self.soft, exact=self.exact)
         newest = newest_per_key(images, keys)
         newest = _softly(newest, images, keys, stored) if self.soft else newest
         return newest.drop_columns([HI, LO, EVENT_TIME, COMMITTED_AT]), keys
@@ -68,7 +71,8 @@ class ImageTask:
     """Writes the newest images of each slice of a large fold to the staging table at `root`.
 
     Slices are numbered in the source's order: of a key's images that of the last slice wins. A
-    slice in which an update left a value alone is declined: what it is, other rows tell.
+    slice in which an update left a value alone is declined: what it is, other rows tell. So is one
+    with keys that rows of the table may meet (`key_ends`).
     """
 
     slices: Sequence[LogRows]

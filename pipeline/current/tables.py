@@ -47,6 +47,7 @@ from pipeline.log.large_folds import (
     last_truncate,
 )
 from pipeline.order import high_of, low_of
+from schemas.pg_exact import EXACT
 from schemas.records import Operation
 from schemas.registry import SchemaLookup
 
@@ -114,7 +115,8 @@ class CurrentTables:
         if rest.num_rows == 0 and not truncated and not evolved:
             return {}
         soft = self._soft(source, table)
-        newest = NewestImages(schemas=self._schemas, evolution=evolution, soft=soft)
+        exact = self._has_exact(name)
+        newest = NewestImages(schemas=self._schemas, evolution=evolution, soft=soft, exact=exact)
         if truncated:
             if soft:
                 self._outlive(path, name, before_truncate(changes), newest, epoch)
@@ -161,7 +163,8 @@ class CurrentTables:
         rewritten = ahead if isinstance(ahead, RewrittenFiles) else None
         evolved = bool(evolution) and self._evolve(name, path, evolution, epoch, rewritten)
         soft = self._soft(source, table)
-        images = NewestImages(schemas=self._schemas, evolution=evolution, soft=soft)
+        exact = self._has_exact(name)
+        images = NewestImages(schemas=self._schemas, evolution=evolution, soft=soft, exact=exact)
         cleared = last_truncate(rows)
         if cleared is not None:
             if soft:
@@ -177,6 +180,13 @@ class CurrentTables:
         return self._bring_in(
             name, staging, keys, epoch, gone=gone, base_only=cleared is not None or evolved
         )
+
+    def _has_exact(self, name: str) -> bool:
+        """Say whether a table has `_exact`. Its tail first: what is folded meanwhile, it has."""
+        if self.tails.has_column(name, EXACT):
+            return True
+        base = self._tables.open(self._lake.path(name))
+        return base is not None and EXACT in schema_of(base).names
 
     def _stands(self, name: str, ahead: FoldedAhead | RewrittenFiles) -> bool:
         """Say whether a table has the rows over which something was made ahead."""

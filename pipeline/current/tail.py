@@ -236,6 +236,11 @@ class TailTables:
             parts = list(tail.parts)
         return newest_image(parts, tail.keys)
 
+    def has_column(self, name: str, column: str) -> bool:
+        """Say whether any images that the base of a table lacks have a column."""
+        tail = self._load(name)
+        return tail is not None and any(column in rows.schema.names for _, rows in [*tail.parts])
+
     def keys(self, name: str) -> tuple[str, ...]:
         """Return the key columns of a table that has a tail."""
         return self._tails[name].keys

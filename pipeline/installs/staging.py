@@ -23,6 +23,7 @@ from lake.exactness import as_spelled
 from lake.layout import Lake, current_name
 from lake.staged_files import StagedFiles
 from lake.tables import Tables
+from pipeline.current.key_ends import refuse_met_rows
 from pipeline.current.newest_images import DELETED
 from schemas.pg_exact import EXACT, refuse_lost_keys
 from schemas.pg_text import text_to_lake
@@ -137,6 +138,12 @@ class Staging:
             commit_staged(self._texts, text_files, texts.schemas, f"{self._id}/{chunk}", lsn)
             commit_staged(self._rows, row_files, rows.schemas, _app(chunk), lsn)
         return rows.rows
+
+    def refuse_met_keys(self) -> None:
+        """Raise `SchemaViolation` where rows of its chunks would be one row of the lake."""
+        with self._lock:
+            self._rows.update_incremental()
+            refuse_met_rows(self._rows, self._keys)
 
     def _values(self, block: pa.Table) -> pa.Table:
         rows = text_to_lake(self._columns, block)

@@ -69,3 +69,14 @@ def test_p4_keys_at_the_edge_of_their_types_are_rows_of_their_own(edges: Mirror)
     assert {table: report.differing_ranges for table, report in reports.items()} == dict.fromkeys(
         followed, ()
     )
+    # Two keys that are one moment in the lake: one may follow the other, not stand beside it.
+    edges.execute("UPDATE moment SET id = '0001-01-01', same = id WHERE id = '-infinity'")
+    edges.execute("INSERT INTO day VALUES ('0001-01-01', 50)")
+    edges.execute("DELETE FROM day WHERE id = '0001-01-01'")
+    edges.catch_up()
+    assert edges.differing("public.moment") == []
+    assert set(edges.held()) == {HELD, "public.day"}
+    assert (
+        "(id = -infinity) and (id = 0001-01-01) side by side" in edges.held()["public.day"].reason
+    )
+    assert numbers(edges, "public.day") == [101]
