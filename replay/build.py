@@ -26,7 +26,7 @@ from projections.run.catalog import Entry
 from projections.run.derived_holds import why_it_waits
 from projections.run.input_rows import input_bytes
 from projections.run.projector import Projector
-from projections.run.targets import Target, at_place_of, live_target
+from projections.run.targets import Target, at_table
 from projections.run.whole_tables import BOUNDED_BYTES
 from projections.sql.lineage import read_by
 from replay.bases import Base, base_of, parts_of
@@ -195,9 +195,8 @@ class Builder:
     def catch_up(self, replay: Replay, up_to: Epoch, *, live: bool = False) -> Replay:
         """Bring a built generation forward to an epoch, incrementally, as the live runner does.
 
-        `live`: it is the table, and nobody else writes that. Not beyond the other projections that
-        it reads, whose rows change at the epoch where they stand, too. Raises `Conflict` where a
-        held table keeps it where it is.
+        `live`: it is the table. Not beyond the other projections that it reads, whose rows change
+        at the epoch where they stand, too. Raises `Conflict` where a held table keeps it.
         """
         if replay.epoch > up_to:
             return replay
@@ -208,8 +207,7 @@ class Builder:
             return self._at_its_head(replay, subject, wanted)
         target = self._target(replay, subject, up_to)
         if live:
-            own = live_target(self._site.lake, replay.name, replay.generation)
-            target = at_place_of(target, own)
+            target = at_table(target, self._site.lake, replay.name, replay.generation)
         run = self._projector.run(subject.plan, target, subject.catalog, up_to)
         if again and not run.rows + run.deleted:
             return self._at_its_head(replay, subject, wanted)

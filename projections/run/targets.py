@@ -35,6 +35,7 @@ def live_target(lake: Lake, name: str, generation: int, *, include_late: bool = 
     )
 
 
-def at_place_of(target: Target, other: Target) -> Target:
-    """Return a target that is written where another one is, and guarded as that."""
-    return replace(target, name=other.name, path=other.path, app_id=other.app_id)
+def at_table(target: Target, lake: Lake, name: str, generation: int) -> Target:
+    """Return a target that is written where the live generation is, and guarded as that."""
+    live = live_target(lake, name, generation)
+    return replace(target, name=live.name, path=live.path, app_id=live.app_id)
