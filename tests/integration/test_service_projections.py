@@ -193,24 +193,22 @@ def test_a_reader_waits_for_what_it_wrote(served: Served) -> None:
     assert served.get(f"{REPORT}/rows", 409, after_position=position + 1)["type"] == "beyond-head"
 
 
-@pytest.mark.parametrize(
-    ("params", "status", "kind"),
-    [
-        ({"key": "one"}, 422, "invalid-request"),
-        ({"key": "1", "after": "2"}, 422, "invalid-request"),
-        ({"limit": "1001"}, 422, "invalid-request"),
-        ({"key": ["1", "2"], "limit": "1"}, 422, "invalid-request"),
-        ({"epoch": "99"}, 404, "not-found"),
-        ({"epoch": "1", "after_position": "0"}, 422, "invalid-request"),
-        ({"keys": "1"}, 400, "unknown-parameter"),
-    ],
-)
-def test_mistakes_are_told_with_a_remedy(
-    served: Served, params: dict[str, Any], status: int, kind: str
-) -> None:
+MISTAKES: list[tuple[dict[str, Any], int, str]] = [
+    ({"key": "one"}, 422, "invalid-request"),
+    ({"key": "1", "after": "2"}, 422, "invalid-request"),
+    ({"limit": "1001"}, 422, "invalid-request"),
+    ({"key": ["1", "2"], "limit": "1"}, 422, "invalid-request"),
+    ({"epoch": "99"}, 404, "not-found"),
+    ({"epoch": "1", "after_position": "0"}, 422, "invalid-request"),
+    ({"keys": "1"}, 400, "unknown-parameter"),
+]
+
+
+def test_mistakes_are_told_with_a_remedy(served: Served) -> None:
     served.epoch((1, "one"))
-    problem = served.get(f"{REPORT}/rows", status, **params)
-    assert (problem["type"], bool(problem["remedy"])) == (kind, True)
+    for params, status, kind in MISTAKES:
+        problem = served.get(f"{REPORT}/rows", status, **params)
+        assert (problem["type"], bool(problem["remedy"])) == (kind, True), params
 
 
 def test_the_feed_tells_each_change_and_can_be_resumed(served: Served) -> None:
