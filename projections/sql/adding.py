@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
-from projections.sql.batch import called, listed, mapped, names, newest, plain, whole
+from projections.sql.batch import called, listed, mapped, names, newest_place, plain, whole
 from projections.sql.decimals import DECIMAL, INTEGERS
 from projections.sql.dialect import Dialect
 from projections.sql.expressions import unwrapped
@@ -175,8 +175,7 @@ def _made_one(adding: Adding, dialect: Dialect) -> Iterator[str]:
         total, count = _again(each.total, dialect), _again(each.count, dialect)
         value = dialect.average(each.call, total, f"nullif({count}, 0)")
         yield f"{value} AS {dialect.name(each.call.name)}"
-    for name in ORDER:
-        yield f"{newest(name, dialect)} AS {name}"
+    yield from newest_place(dialect)
 
 
 def _again(call: Call, dialect: Dialect) -> str:

@@ -45,13 +45,18 @@ def plain(kind: str) -> bool:
     return bool(kind) and "<" not in kind
 
 
-def newest(value: str, dialect: Dialect, kind: str | None = None) -> str:
+def newest(value: str, dialect: Dialect, kind: str) -> str:
     """Write the value, NULL included, that a group's newest row has.
 
     `kind`, its type: of several newest rows, which a join may give, the greatest value counts.
     """
-    more = [] if kind is None else [f"{value} IS NOT NULL", *dialect.apart(value, kind)]
+    more = [f"{value} IS NOT NULL", *dialect.apart(value, kind)]
     return dialect.of_greatest(value, dialect.row([*ORDER, *more]))
+
+
+def newest_place(dialect: Dialect) -> list[str]:
+    """Write the columns of `ORDER` that a group's newest row has."""
+    return [f"{dialect.of_greatest_row(name, ORDER)} AS {name}" for name in ORDER]
 
 
 def _extreme(call: Call, value: str, dialect: Dialect) -> str:
@@ -238,7 +243,7 @@ def ended(node: Final, rows: str, dialect: Dialect) -> str:
 
 def _calls(node: Grouped | Sessions, dialect: Dialect) -> str:
     results = [f"{called(call, dialect)} AS {dialect.name(call.name)}" for call in node.calls]
-    return ", ".join([*results, *(f"{newest(name, dialect)} AS {name}" for name in ORDER)])
+    return ", ".join([*results, *newest_place(dialect)])
 
 
 def _grouped(node: Grouped, rows: str, dialect: Dialect) -> str:

@@ -102,6 +102,13 @@ class Dialect(Protocol):
         """Write the value, NULL included, of the row where `by` is greatest in its group."""
         ...
 
+    def of_greatest_row(self, name: str, columns: Sequence[str]) -> str:
+        """Write one of some columns as the row has it where they are greatest, one after another.
+
+        NULL is a value like any other; see `of_greatest`.
+        """
+        ...
+
     def of_least(self, value: str, by: str) -> str:
         """Write the value, NULL included, of the row where `by` is least in its group."""
         ...

@@ -168,6 +168,14 @@ class DuckText:
         """Write the value, NULL included, of the row where `by` is greatest in its group."""
         return f"arg_max_null({value}, {by})"
 
+    def of_greatest_row(self, name: str, columns: Sequence[str]) -> str:
+        """Write one of some columns as the row has it where they are greatest.
+
+        All of them are fields of one greatest row, for which DuckDB goes through the rows once.
+        """
+        fields = ", ".join(f"'{each}': {each}" for each in columns)
+        return _field(f"max({{{fields}}})", name)
+
     def of_least(self, value: str, by: str) -> str:
         """Write the value, NULL included, of the row where `by` is least in its group."""
         return f"arg_min_null({value}, {by})"

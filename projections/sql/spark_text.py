@@ -123,6 +123,10 @@ class SparkText:
         """Write the value, NULL included, of the row where `by` is greatest in its group."""
         return f"max_by({value}, {by})"
 
+    def of_greatest_row(self, name: str, columns: Sequence[str]) -> str:
+        """Write one of some columns as the row has it where they are greatest."""
+        return self.of_greatest(name, self.row(columns))
+
     def of_least(self, value: str, by: str) -> str:
         """Write the value, NULL included, of the row where `by` is least in its group."""
         return f"min_by({value}, {by})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import duckdb
 import pyarrow as pa
 import pytest
 from sqlglot import exp, parse_one
@@ -12,6 +13,7 @@ from projections.run.dataflow import Dataflow
 from projections.sql.explain import document, page
 from projections.sql.key_steps import rows_sql
 from projections.sql.plan import Plan, Strategy
+from projections.sql.shape import ORDER
 from projections.sql.tree import Join, Map, Scan, scans, walk
 from projections.sql.types import type_of
 from tests.support.oracles.region_world import Kept, stream_rows, tree_of
@@ -377,3 +379,29 @@ def test_the_type_of_each_part_is_asked_once() -> None:
     names = [f"a{number}" for number in range(25)]
     assert type_of(parse_one(" + ".join(names), dialect="spark"), kind) == "DECIMAL(34,2)"
     assert asked == names
+
+
+def test_a_groups_place_is_that_of_its_greatest_row_whatever_is_null_in_it() -> None:
+    """All of it is one aggregate: three of them go through the rows three times."""
+    moments = ("NULL", "'2013-01-01'", "'2013-01-02'", "'infinity'", "'-infinity'")
+    numbers = ("NULL", "-1", "0", "5")
+    places = [f"({t}, {a}, {b})" for t in moments for a in numbers for b in numbers]
+    pairs = ", ".join(
+        f"({n}, {row[1:]}"
+        for n, (one, two) in enumerate((one, two) for one in places for two in places[::7])
+        for row in (one, two)
+    )
+    columns = zip(("t", "a", "b"), ("TIMESTAMP", "BIGINT", "BIGINT"), ORDER, strict=True)
+    types = ", ".join(f"CAST({value} AS {kind}) AS {name}" for value, kind, name in columns)
+    rows = f"(SELECT n, {types} FROM (VALUES {pairs}) AS v(n, t, a, b))"
+    one = ", ".join(TEXT.of_greatest_row(name, ORDER) for name in ORDER)
+    each = ", ".join(TEXT.of_greatest(name, TEXT.row(ORDER)) for name in ORDER)
+    with duckdb.connect() as connection:
+        found = [
+            connection.execute(f"SELECT n, {calls} FROM {rows} GROUP BY n ORDER BY n").fetchall()
+            for calls in (one, each)
+        ]
+        plan = connection.execute(f"EXPLAIN SELECT n, {one} FROM {rows} GROUP BY n").fetchall()
+    assert found[0] == found[1]
+    assert len(found[0]) > 900
+    assert str(plan).count("max(#") == 1
