@@ -29,8 +29,6 @@ COMPOSED = {
     ("cdc/canonical.py", "fits"): "numbers of dimensions",
     ("cdc/canonical.py", "before"): "numbers of dimensions",
     ("cdc/replication.py", "pids"): "one of two texts of the module",
-    ("cdc/replication.py", "listed"): "one of two texts, by the server's version",
-    ("cdc/replication.py", "whole"): "one of two texts, by the server's version",
     ("cdc/verification/source_rows.py", "start"): "a number",
     ("examples/flights/comparison.py", "same"): "columns through duckdb_name",
     ("examples/flights/comparison.py", "joined"): "columns through duckdb_name",
