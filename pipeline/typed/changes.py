@@ -133,8 +133,7 @@ class TypedChanges:
         rows = rows.filter(pc.invert(pc.is_in(rows["table"], pa.array(OF_NO_TABLE))))
         if wanted(truncates_name(source)):
             with attempts.of(truncates_name(source)):
-                found = (own.narrowed(IS_TRUNCATE).read(_OF_TRUNCATES) for own in large.values())
-                parts = [rows.select([*_OF_TRUNCATES, EPOCH]), *map(stamp, found)]
+                parts = [rows.select([*_OF_TRUNCATES, EPOCH]), *map(stamp, _truncates(large))]
                 attempts.done |= self._truncated(source, parts, epoch)
         tables, named = readable(source, rows, large, wanted)
         tables |= {SCHEMA_TABLE: messages} if messages.num_rows else {}
@@ -352,6 +351,11 @@ class TypedChanges:
         images = FactImages(name=name, schemas=self._schemas, evolution=evolution, stamp=bulk.stamp)
         written = (files.written(parts, images, {name: after}) or {}).get(name)
         return files.committed(name, written, common_type) if written else None
+
+
+def _truncates(large: Mapping[str, LogRows]) -> Iterable[pa.Table]:
+    """Return the TRUNCATEs among rows that are not read yet."""
+    return (own.narrowed(IS_TRUNCATE).read(_OF_TRUNCATES) for own in large.values())
 
 
 def _copied(source: str, entering: Mapping[str, Entering]) -> dict[str, tuple[Order, pa.Schema]]:
