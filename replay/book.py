@@ -204,8 +204,10 @@ class ReplayBook:
         if not found:
             wanted = " or ".join(states)
             which = "no generation" if generation is None else f"no generation {generation}"
+            known = [each for each in self.of(name) if generation in (None, each.generation)]
+            is_ = f"; generation {known[-1].generation} is {known[-1].state}" if known else ""
             raise NotFound(
-                f"{name} has {which} that is {wanted}",
+                f"{name} has {which} that is {wanted}{is_}",
                 remedy=f"penstock replay status {name}; to build one: penstock replay apply {name}",
             )
         return found[-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 from kernel.errors import Conflict, ContractViolation, PenstockError, Unavailable, first_line
@@ -10,6 +11,8 @@ from replay.book import UNFINISHED, Replay, ReplayBook, State
 from replay.cancel import is_alive
 from replay.slices import SlicedBuild, build_of
 from replay.starts import BEGINNING, Start
+
+_BY_SETTING = re.compile(r' If necessary set "spark\.[\w.]+" to "\w+" to bypass this error\.')
 
 
 def refuse_other(
@@ -60,7 +63,8 @@ def slice_failed(replay: Replay, number: int, key: str | None, error: Exception)
 
     A number beyond the last slice is what comes after them all.
     """
-    said = first_line(error)
+    # What Spark proposes besides is refused as a setting: what tables hold depends on it.
+    said = _BY_SETTING.sub("", first_line(error))
     build = build_of(replay.detail)
     over = build is not None and number >= build.slicing.slices
     which = "what came since the base" if over else f"slice {number + 1}"

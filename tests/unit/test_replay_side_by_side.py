@@ -19,6 +19,7 @@ from lake.writer import Guard
 from replay.book import READY, Replay, ReplayBook, State
 from replay.cancel import cancel
 from replay.generations import build_app, generation_name
+from replay.resumption import slice_failed
 from replay.side_by_side import comparisons
 from tests.support.lake.handmade import HandMade, words
 
@@ -82,7 +83,9 @@ def test_every_epoch_of_the_live_one_is_compared_once_until_it_ends(versions: Ve
     assert [r.detail["differing"] for r in book.compared(NAME, 2)] == [0, 0, 1, 1, 1]
     assert book.newest(NAME, State.DIFFERS).epoch == 5
     cancel(site, NAME)
-    with pytest.raises(NotFound, match="no generation that is built"):
+    with pytest.raises(
+        NotFound, match=r"no generation that is built .*; generation 2 is cancelled"
+    ):
         next(comparisons(site, NAME, versions.catch_up))
 
 
@@ -137,3 +140,11 @@ def replay_row(epoch: Epoch, detail: dict[str, object]) -> Replay:
         detail=detail,
         at=datetime(2026, 1, 1, tzinfo=UTC),
     )
+
+
+def test_a_failing_row_is_told_without_a_setting_that_is_refused() -> None:
+    said = '[DIVIDE_BY_ZERO] Division by zero. If necessary set "spark.sql.ansi.enabled" to "false"'
+    error = slice_failed(
+        replay_row(Epoch(0), {}), 3, "id = 7", ValueError(f"{said} to bypass this error. SQLSTATE")
+    )
+    assert error.message.endswith("row of id = 7: [DIVIDE_BY_ZERO] Division by zero. SQLSTATE")
