@@ -59,25 +59,16 @@ class Blocker:
         )
 
 
-def published(
-    connection: Connection, name: str, *, publish: str = _ALL
-) -> dict[str, tuple[str, ...] | None] | None:
+def published(connection: Connection, name: str) -> dict[str, tuple[str, ...] | None] | None:
     """Return what a publication covers: table -> its listed columns, None where it has no list.
 
-    A table of which rows are filtered is not covered, and none is where an action of `publish` is
-    left out, or partitions come under names of their own. None when there is no such publication.
+    A table of which rows are filtered is not covered. None when there is no such publication.
     """
     exists = connection.execute(
-        """
-        SELECT pubviaroot AND concat_ws(', ', CASE WHEN pubinsert THEN 'insert' END,
-                 CASE WHEN pubupdate THEN 'update' END, CASE WHEN pubdelete THEN 'delete' END,
-                 CASE WHEN pubtruncate THEN 'truncate' END) = %s AS whole
-          FROM pg_publication WHERE pubname = %s
-        """,
-        (publish, name),
+        "SELECT 1 AS there FROM pg_publication WHERE pubname = %s", (name,)
     ).fetchone()
-    if exists is None or not exists["whole"]:
-        return None if exists is None else {}
+    if exists is None:
+        return None
     lists = connection.info.server_version >= _COLUMN_LISTS
     listed = "r.prattrs" if lists else "NULL::int2vector"
     whole = "r.prqual IS NULL" if lists else "true"
@@ -101,6 +92,20 @@ def published(
     return found
 
 
+def _leaves_out(connection: Connection, name: str, publish: str) -> bool:
+    """Say whether an action is not published, or partitions come under names of their own."""
+    row = connection.execute(
+        """
+        SELECT pubviaroot AND concat_ws(', ', CASE WHEN pubinsert THEN 'insert' END,
+                 CASE WHEN pubupdate THEN 'update' END, CASE WHEN pubdelete THEN 'delete' END,
+                 CASE WHEN pubtruncate THEN 'truncate' END) = %s AS whole
+          FROM pg_publication WHERE pubname = %s
+        """,
+        (publish, name),
+    ).fetchone()
+    return row is not None and not row["whole"]
+
+
 def ensure_publication(
     connection: Connection,
     name: str,
@@ -120,7 +125,9 @@ def ensure_publication(
         refuse_other(connection, name, owner)
     lists = columns or {}
     wanted = {".".join(split_table(table)): lists.get(table) for table in tables}
-    found = published(connection, name, publish=publish)
+    found = published(connection, name)
+    if _leaves_out(connection, name, publish):
+        found = {}
     options = sql.SQL("publish = {}, publish_via_partition_root = true").format(
         sql.Literal(publish)
     )
