@@ -92,8 +92,17 @@ def published(connection: Connection, name: str) -> dict[str, tuple[str, ...] | 
     return found
 
 
-def _leaves_out(connection: Connection, name: str, publish: str) -> bool:
-    """Say whether an action is not published, or partitions come under names of their own."""
+def wholly_published(
+    connection: Connection, name: str, *, publish: str = _ALL
+) -> dict[str, tuple[str, ...] | None] | None:
+    """Return what `published` does, of which every change arrives under the table's own name.
+
+    That is nothing where the publication leaves out an action of `publish`, or has partitions
+    come under names of their own.
+    """
+    found = published(connection, name)
+    if not found:
+        return found
     row = connection.execute(
         """
         SELECT pubviaroot AND concat_ws(', ', CASE WHEN pubinsert THEN 'insert' END,
@@ -103,7 +112,7 @@ def _leaves_out(connection: Connection, name: str, publish: str) -> bool:
         """,
         (publish, name),
     ).fetchone()
-    return row is not None and not row["whole"]
+    return found if row is not None and row["whole"] else {}
 
 
 def ensure_publication(
@@ -125,9 +134,7 @@ def ensure_publication(
         refuse_other(connection, name, owner)
     lists = columns or {}
     wanted = {".".join(split_table(table)): lists.get(table) for table in tables}
-    found = published(connection, name)
-    if _leaves_out(connection, name, publish):
-        found = {}
+    found = wholly_published(connection, name, publish=publish)
     options = sql.SQL("publish = {}, publish_via_partition_root = true").format(
         sql.Literal(publish)
     )

@@ -16,7 +16,7 @@ from cdc.database import Connection
 from cdc.key_checks import NO_ARRAYS, NO_NULLS, TOLD_WHOLE, unique_checks
 from cdc.name_checks import FOLDER_NAME, OWN_TOPIC, TOLD_APART, measured_topic, topic_checks
 from cdc.options import COPY, TableOptions, matches
-from cdc.replication import published
+from cdc.replication import published, wholly_published
 from cdc.sources import Source
 from cdc.stream_columns import KEY_IS_SENT, PLAIN_IDENTITY
 from cdc.table_checks import (
@@ -257,7 +257,7 @@ def fingerprint(source: Source, connection: Connection, publication: str) -> tup
     meant = captured_tables(source, connection)
     rows = connection.execute(_IDENTITIES.encode(), (list(meant),)).fetchall()
     there = {str(row["name"]): str(row["identity"]) for row in rows}
-    covered = published(connection, publication) or {}
+    covered = wholly_published(connection, publication) or {}
     lists = columns_listed(source, connection, there)
     return (
         tuple((table, there.get(table)) for table in meant),
@@ -271,7 +271,7 @@ def fingerprint(source: Source, connection: Connection, publication: str) -> tup
 
 def joining(scope: Scope, connection: Connection, publication: str) -> tuple[str, ...]:
     """Return the tables that the publication is to cover and does not, or not all their columns."""
-    covered = published(connection, publication) or {}
+    covered = wholly_published(connection, publication) or {}
 
     def lacks(table: str) -> bool:
         before, now = covered.get(table, ()), scope.columns.get(table)
