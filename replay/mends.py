@@ -15,6 +15,7 @@ import sqlglot
 from sqlglot import exp
 
 from kernel.errors import Conflict
+from projections.sql.aggregate_forms import TryAvg, TrySum
 from projections.sql.catalog import Column
 from projections.sql.declarations import ProjectionDecl
 from replay.book import Replay
@@ -28,10 +29,10 @@ _SAFE: dict[type[exp.Expr], type[exp.Expr]] = {
     exp.Mul: exp.SafeMultiply,
     exp.Div: exp.SafeDivide,
 }
-_BY_NAME = frozenset(
-    {"try_sum", "try_avg", "try_mod", "try_to_timestamp", "try_to_number", "try_to_date"}
-)
+_TOTALS: dict[type[exp.Expr], type[exp.Expr]] = {exp.Sum: TrySum, exp.Avg: TryAvg}
+_BY_NAME = frozenset({"try_mod", "try_to_timestamp", "try_to_number", "try_to_date"})
 """Functions that the parser knows by name alone; without `try_` they fail in place of NULL."""
+_OPERATORS = {"try_multiply": exp.Mul, "try_subtract": exp.Sub}
 _FORMS = "try_divide, try_add and the like, TRY_CAST, NULLIF(divisor, 0)"
 
 
@@ -83,9 +84,13 @@ def _mends(old: exp.Expr, new: exp.Expr) -> bool:
     old, new = old.unnest(), new.unnest()
     if type(old) is type(new) and _arguments(old, new):
         return True
+    if _TOTALS.get(type(old)) is type(new):
+        return _arguments(old, new)
     safe = _SAFE.get(type(old))
     if safe is not None and type(new) is safe:
         return _mends(old.this, new.this) and _mends(old.expression, new.expression)
+    if isinstance(new, exp.Anonymous) and _OPERATORS.get(new.name.lower()) is type(old):
+        return _lists([old.this, old.expression], new.expressions)
     if isinstance(new, exp.Anonymous) and new.name.lower() in _BY_NAME:
         return _mends(old, _failing(new))
     if isinstance(old, exp.Div | exp.Mod):

@@ -47,6 +47,10 @@ class Brought:
     tables: Mapping[str, TableAt]
     held: Mapping[str, Hold] = field(default_factory=dict)
 
+    def differs(self, before: Brought) -> bool:
+        """Say whether there are other tables than before, or others are held."""
+        return self.tables.keys() != before.tables.keys() or self.held != before.held
+
 
 class TakesNotes(Protocol):
     """Notes in the manifest how far tables have come, at once or with what follows."""

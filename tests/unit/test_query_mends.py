@@ -32,6 +32,7 @@ def same(old: str, new: str) -> bool:
         ("SUM(a % b)", "SUM(a % NULLIF(b, 0))"),
         ("SUM(a % b)", "SUM(try_mod(a, b))"),
         ("SUM(a + b * c)", "try_sum(try_add(a, try_multiply(b, c)))"),
+        ("AVG(a - b * c)", "try_avg(try_subtract(a, b * c))"),
         ("SUM(CAST(a AS INT) / (b - 1))", "SUM(try_divide(TRY_CAST(a AS INT), (b - 1)))"),
         ("MAX(element_at(a, 1))", "MAX(try_element_at(a, 1))"),
         ("MAX(to_timestamp(a))", "MAX(try_to_timestamp(a))"),

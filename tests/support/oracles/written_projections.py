@@ -212,9 +212,9 @@ def _among(world: World) -> list[Row]:
 
 
 def _firsts(world: World) -> list[Row]:
-    newest = max(world.facts, key=lambda f: f.position)
     rows: list[Row] = []
     for f in world.facts:
+        newest = max(world.facts, key=lambda f: f.position)
         late = [g for g in _of(world, f.flight) if g.delay is not None and g.delay > 0]
         late.sort(key=lambda g: (-(g.delay or 0), g.origin, g.time, g.position))
         worst = late[0].carrier if late else None
