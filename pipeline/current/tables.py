@@ -110,6 +110,8 @@ class CurrentTables:
         handle = self._tables.open(path)
         if handle is not None and self._small.reached(path, handle, guard):
             return self._at(name, handle.version(), epoch)
+        if self._is_repeated(name, epoch):
+            return self.tails.versions(name, epoch)
         evolved = bool(evolution) and self._evolve(name, path, evolution, epoch, ahead)
         truncated, rest = after_truncate(changes)
         if rest.num_rows == 0 and not truncated and not evolved:
@@ -158,6 +160,8 @@ class CurrentTables:
         staging = ImageStaging(self._lake, self._tables, name, epoch)
         if handle is not None and reached(handle, guard):
             return self._at(name, handle.version(), epoch)
+        if self._is_repeated(name, epoch):
+            return self.tails.versions(name, epoch)
         if isinstance(ahead, FoldedAhead) and not evolution and self._stands(name, ahead):
             return self._bring_in(name, ahead.staging, ahead.keys, epoch, ahead=ahead)
         rewritten = ahead if isinstance(ahead, RewrittenFiles) else None
@@ -181,9 +185,13 @@ class CurrentTables:
             name, staging, keys, epoch, gone=gone, base_only=cleared is not None or evolved
         )
 
+    def _is_repeated(self, name: str, epoch: Epoch) -> bool:
+        """Say whether the tail has what an epoch folds: its rows are not what it began with."""
+        return any(number == epoch for number, _ in self.tails.parts(name))
+
     def _has_exact(self, name: str) -> bool:
         """Say whether a table has `_exact`. Its tail first: what is folded meanwhile, it has."""
-        if self.tails.has_column(name, EXACT):
+        if any(EXACT in images.schema.names for _, images in self.tails.parts(name)):
             return True
         base = self._tables.open(self._lake.path(name))
         return base is not None and EXACT in schema_of(base).names

@@ -221,7 +221,7 @@ class TailTables:
             failpoints.hit(failpoints.TAIL_AFTER_APPEND)
             tail.put(epoch, rows)
         self._start()
-        return self._versions(name, epoch)
+        return self.versions(name, epoch)
 
     def _fills(self, tail: _Tail, rows: pa.Table) -> bool:
         together = tail.rows + rows.num_rows, tail.size + rows.nbytes
@@ -236,10 +236,10 @@ class TailTables:
             parts = list(tail.parts)
         return newest_image(parts, tail.keys)
 
-    def has_column(self, name: str, column: str) -> bool:
-        """Say whether any images that the base of a table lacks have a column."""
+    def parts(self, name: str) -> list[tuple[int, pa.Table]]:
+        """Return the images that the base of a table lacks, by epoch."""
         tail = self._load(name)
-        return tail is not None and any(column in rows.schema.names for _, rows in [*tail.parts])
+        return [] if tail is None else [*tail.parts]
 
     def keys(self, name: str) -> tuple[str, ...]:
         """Return the key columns of a table that has a tail."""
@@ -296,7 +296,8 @@ class TailTables:
             self._thread.join()
         self._beside.close()
 
-    def _versions(self, name: str, epoch: Epoch) -> dict[str, TableAt]:
+    def versions(self, name: str, epoch: Epoch) -> dict[str, TableAt]:
+        """Return the versions of a table and of its tail, as of an epoch that both have."""
         # The tail first: a base that moves on meanwhile only has more of the tail's rows.
         tail = self._tables.open(self._lake.path(tail_name(name)))
         base = self._tables.open(self._lake.path(name))

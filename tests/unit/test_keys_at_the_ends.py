@@ -213,6 +213,27 @@ def test_one_of_them_may_follow_the_other(prices: Prices) -> None:
     assert prices.rows() == []
 
 
+@pytest.mark.parametrize("policy", [MERGED, TAILED], ids=["merged", "tailed"])
+@pytest.mark.parametrize("large", [False, True], ids=["few", "many"])
+def test_p4_an_epoch_that_is_repeated_meets_no_key_of_its_own(
+    lake: Lake, policy: FoldPolicy, large: bool
+) -> None:
+    """A process that died before the manifest named the epoch folds it once more."""
+    done: list[Did] = [("c", LAST, 1), ("d", LAST, 0), ("c", INFINITE, 2), ("u", 0, 3)]
+    prices = Prices(lake, policy)
+    prices.fold(("c", 0, 1))
+    fold = Prices.fold_large if large else Prices.fold
+    fold(prices, *done)
+    there = prices.rows()
+    again = Prices(lake, policy)
+    for repeated in (prices, again):
+        repeated._epochs, repeated._order = 1, 2
+        fold(repeated, *done)
+        assert repeated.rows() == there
+    again.fold(("u", INFINITE, 4))
+    assert again.rows() == [("1970-01-01", 3, None), ("9999-12-31", 4, SAID)]
+
+
 def test_a_deleted_row_that_is_kept_is_not_replaced_by_another(lake: Lake) -> None:
     prices = Prices(lake, MERGED, soft=True)
     prices.fold(("c", INFINITE, 1))
