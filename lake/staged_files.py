@@ -107,6 +107,11 @@ class StagedFiles:
         self._end_file()
         return self._adds
 
+    @property
+    def paths(self) -> frozenset[str]:
+        """The files that were written to their end, by their paths below the table's root."""
+        return frozenset(add.path for add in self._adds)
+
     def discard(self) -> None:
         """Take the files away again, as far as storage lets us."""
         names = [add.path for add in self._adds]

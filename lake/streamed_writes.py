@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import chain
 
 import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from kernel.positions import DeltaVersion
 from lake.adoption import append_files, replace_files
-from lake.datasets import schema_of
+from lake.datasets import location_of, paths_of, schema_of
 from lake.exactness import as_stored
 from lake.file_appends import MOST_BYTES
 from lake.guarded_commits import mark_of
@@ -41,8 +44,7 @@ def append_parts(
         ArrowWriter(tables).append(path, pa.concat_tables(begun), guard)
         return
     stored, shape = schema_of(table), first.schema
-    files = StagedFiles(table)
-    try:
+    with _staging(table) as files:
         for part in chain(begun, parts):
             rows = as_stored(stored, part, table.table_uri)
             files.write(rows)
@@ -50,9 +52,6 @@ def append_parts(
         adds = files.close()
         written()
         append_files(table, adds, None, guard, shape)
-    except BaseException:
-        files.discard()
-        raise
 
 
 def overwrite_parts(
@@ -77,16 +76,12 @@ def overwrite_parts(
         rows = pa.concat_tables(begun)
         return ArrowWriter(tables).overwrite(path, rows, guard), rows.num_rows
     before = mark_of(table, guard.app_id)
-    files = StagedFiles(table)
-    try:
+    with _staging(table) as files:
         for part in chain(begun, parts):
             files.write(part)
         adds = files.close()
         written()
         replace_files(table, adds, guard, first.schema, before)
-    except BaseException:
-        files.discard()
-        raise
     return DeltaVersion(table.version()), files.rows
 
 
@@ -97,3 +92,27 @@ def _begun(first: pa.Table, parts: Iterator[pa.Table]) -> tuple[list[pa.Table], 
         begun.append(part)
         size += part.nbytes
     return begun, size <= MOST_BYTES
+
+
+@contextmanager
+def _staging(table: DeltaTable) -> Iterator[StagedFiles]:
+    """Give files to write, which are taken away again where that fails, or their commit.
+
+    A commit whose answer was lost, or that an interruption came behind, is there all the same, and
+    its rows would be gone for good.
+    """
+    files = StagedFiles(table)
+    try:
+        yield files
+    except BaseException:
+        if not _may_be_committed(table, files):
+            files.discard()
+        raise
+
+
+def _may_be_committed(table: DeltaTable, files: StagedFiles) -> bool:
+    """Say whether the table has some of the files; where nobody can tell, they stay as garbage."""
+    try:
+        return not files.paths.isdisjoint(paths_of(DeltaTable(location_of(table))))
+    except (DeltaError, OSError):
+        return True

@@ -7,20 +7,22 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
 from kernel import failpoints
-from kernel.errors import LeaseLost
+from kernel.errors import LeaseLost, Unavailable
 from kernel.positions import Epoch
 from lake import storage, streamed_writes
 from lake.datasets import schema_of
+from lake.handles import Handle
 from lake.staged_files import StagedFiles
-from lake.streamed_writes import overwrite_parts
+from lake.streamed_writes import append_parts, overwrite_parts
 from lake.table_settings import TABLE_SETTINGS
 from lake.tables import Tables
 from lake.writer import ArrowWriter, Guard
@@ -46,6 +48,7 @@ BY_REGIONS = """
 CREATE PROJECTION made WITH (key = 'person') AS
 SELECT person, COUNT(*) AS n FROM (SELECT person FROM STREAM events.visit) v GROUP BY person;
 """
+Parts = Callable[[Tables, str, Iterator[pa.Table], Guard], object]
 KINDS = {"keys": BY_KEYS, "newest": NEWEST, "regions": BY_REGIONS}
 
 
@@ -246,6 +249,27 @@ def test_parts_replace_rows_that_were_rearranged_meanwhile(tmp_path: Path) -> No
 
     overwrite_parts(tables, path, parts_of(3), Guard("t", Epoch(3)), written=compacted)
     assert DeltaTable(path).count() == 3
+
+
+@pytest.mark.usefixtures("all_staged")
+@pytest.mark.parametrize("write", [append_parts, overwrite_parts])
+@pytest.mark.parametrize("error", [OSError("no answer"), KeyboardInterrupt()])
+def test_rows_that_were_committed_keep_their_files_whatever_fails_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Parts, error: BaseException
+) -> None:
+    path = str(tmp_path / "t")
+    commit = Handle.create_write_transaction
+
+    def unanswered(table: Handle, *given: Any, **more: Any) -> None:
+        commit(table, *given, **more)
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Handle, "create_write_transaction", unanswered)
+        with pytest.raises((Unavailable, KeyboardInterrupt)):
+            write(Tables(), path, parts_of(3), Guard("t", Epoch(1)))
+    write(Tables(), path, parts_of(3), Guard("t", Epoch(1)))
+    assert DeltaTable(path).to_pyarrow_table().num_rows == 3
 
 
 def test_parts_are_held_a_row_group_at_a_time(
