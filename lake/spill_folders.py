@@ -73,7 +73,13 @@ def _made(place: str) -> _Held:
         folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
         with suppress(FileNotFoundError):
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            except OSError:
+                # A disk without locks: who asks would have one more folder each time.
+                os.close(descriptor)
+                folder.rmdir()
+                raise
             if folder.is_dir():
                 return _Held(place, folder, descriptor, os.getpid())
             # Another process began to remove it before it was held.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -112,3 +114,18 @@ def test_where_no_folder_can_be_made_a_database_opens_all_the_same(
     database = Database()
     assert database.connection.execute("SELECT 1").fetchall() == [(1,)]
     database.close()
+
+
+def test_a_disk_without_locks_is_spilled_to_without_a_folder_or_a_descriptor_for_each_time(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NFS refuses to lock what is open to be read alone."""
+
+    def refused(*_: object) -> None:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    folders, before = SpillFolders(), os.listdir("/proc/self/fd")
+    assert [folders.folder() for _ in range(5)] == [place] * 5
+    assert not [*place.iterdir()]
+    assert len(os.listdir("/proc/self/fd")) == len(before)
