@@ -62,7 +62,8 @@ class Blocker:
 def published(connection: Connection, name: str) -> dict[str, tuple[str, ...] | None] | None:
     """Return what a publication covers: table -> its listed columns, None where it has no list.
 
-    A table of which rows are filtered is not covered. None when there is no such publication.
+    A table of which rows are filtered is not covered, nor one whose partitions come under names of
+    their own. None when there is no such publication.
     """
     exists = connection.execute(
         "SELECT 1 AS there FROM pg_publication WHERE pubname = %s", (name,)
@@ -71,7 +72,8 @@ def published(connection: Connection, name: str) -> dict[str, tuple[str, ...] | 
         return None
     lists = connection.info.server_version >= _COLUMN_LISTS
     listed = "r.prattrs" if lists else "NULL::int2vector"
-    whole = "r.prqual IS NULL" if lists else "true"
+    # Of one without partitions all comes: a publication made by hand lacks that option, and may be.
+    unfiltered = "r.prqual IS NULL" if lists else "true"
     rows = connection.execute(
         f"""
         SELECT n.nspname || '.' || c.relname AS name,
@@ -81,7 +83,7 @@ def published(connection: Connection, name: str) -> dict[str, tuple[str, ...] | 
                AS columns
           FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
           JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace
-         WHERE p.pubname = %s AND {whole}
+         WHERE p.pubname = %s AND (p.pubviaroot OR c.relkind <> 'p') AND {unfiltered}
         """.encode(),
         (name,),
     ).fetchall()
@@ -95,17 +97,16 @@ def published(connection: Connection, name: str) -> dict[str, tuple[str, ...] | 
 def wholly_published(
     connection: Connection, name: str, *, publish: str = _ALL
 ) -> dict[str, tuple[str, ...] | None] | None:
-    """Return what `published` does, of which every change arrives under the table's own name.
+    """Return what `published` does, of which every change arrives.
 
-    That is nothing where the publication leaves out an action of `publish`, or has partitions
-    come under names of their own.
+    That is nothing where the publication leaves out an action of `publish`.
     """
     found = published(connection, name)
     if not found:
         return found
     row = connection.execute(
         """
-        SELECT pubviaroot AND concat_ws(', ', CASE WHEN pubinsert THEN 'insert' END,
+        SELECT concat_ws(', ', CASE WHEN pubinsert THEN 'insert' END,
                  CASE WHEN pubupdate THEN 'update' END, CASE WHEN pubdelete THEN 'delete' END,
                  CASE WHEN pubtruncate THEN 'truncate' END) = %s AS whole
           FROM pg_publication WHERE pubname = %s

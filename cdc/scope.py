@@ -16,7 +16,7 @@ from cdc.database import Connection
 from cdc.key_checks import NO_ARRAYS, NO_NULLS, TOLD_WHOLE, unique_checks
 from cdc.name_checks import FOLDER_NAME, OWN_TOPIC, TOLD_APART, measured_topic, topic_checks
 from cdc.options import COPY, TableOptions, matches
-from cdc.replication import published, wholly_published
+from cdc.replication import wholly_published
 from cdc.sources import Source
 from cdc.stream_columns import KEY_IS_SENT, PLAIN_IDENTITY
 from cdc.table_checks import (
@@ -141,7 +141,7 @@ def scope_of(
     declared, those of a pattern by name.
     """
     checks = list(server_checks(connection, name, slot=slot))
-    covered = published(connection, name) or {}
+    covered = wholly_published(connection, name) or {}
     tables: dict[str, tuple[str, ...]] = {}
     held: dict[str, str] = {}
     sound: list[str] = []

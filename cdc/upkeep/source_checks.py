@@ -14,7 +14,7 @@ from cdc.connectors import replication_name
 from cdc.copies import copy_requests as copies
 from cdc.database import Connection, connected
 from cdc.repairs import Repair, publish, repair
-from cdc.replication import published
+from cdc.replication import wholly_published
 from cdc.scope import columns_listed, scope_of
 from cdc.site import CaptureSite
 from cdc.sources import Source
@@ -66,7 +66,7 @@ def _publications(
             return ()
         lists = columns_listed(source, own, scope.publishable)
         columns = {table: lists.get(table) for table in scope.publishable}
-        late = [table for table in columns if table not in (published(own, name) or {})]
+        late = [table for table in columns if table not in (wholly_published(own, name) or {})]
         reader = own.info.user
     lake = Lake.at(site.lake)
     # What happened to a table that was captured before, while nobody published it, takes a copy.

@@ -200,10 +200,6 @@ def test_a_table_that_was_taken_out_of_the_publication_comes_back_and_is_copied(
 NARROWED = {
     "rows": ("SET TABLE ONLY people WHERE (id > 5), ONLY order_lines", ["public.people"]),
     "deletes": ("SET (publish = 'insert, update')", ["public.order_lines", "public.people"]),
-    "partitions": (
-        "SET (publish_via_partition_root = false)",
-        ["public.order_lines", "public.people"],
-    ),
 }
 
 

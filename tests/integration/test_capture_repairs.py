@@ -19,6 +19,7 @@ from tests.support.store import postgres
 from tests.support.store.postgres import Cluster
 
 SLOT = "penstock_test_shop"
+ALL = "insert, update, delete, truncate"
 TABLES = """
 CREATE ROLE weak LOGIN;
 CREATE SCHEMA app;
@@ -98,6 +99,9 @@ def test_what_may_be_mended_is_mended_and_a_restart_is_asked_for(poor: Cluster) 
             "app.visits": ("visitor", "at"),
             "app.mute": ("id",),
         }
+        connection.execute(f"ALTER PUBLICATION {SLOT} SET (publish = 'insert')".encode())
+        assert failed(scope_of(source, connection, SLOT).checks) == [PUBLISHABLE] * 3
+        connection.execute(f"ALTER PUBLICATION {SLOT} SET (publish = '{ALL}')".encode())
         # Nothing is left to do, and nothing is done twice.
         assert repair(connection, scope.checks) == ()
         assert drop_publication(connection, SLOT)

@@ -152,6 +152,37 @@ def test_tables_that_inherit_are_not_published_with_their_parent(postgres_dsn: s
         connection.execute("UPDATE animal SET name = 'b'")
 
 
+PARTED = """
+CREATE TABLE plain (id int PRIMARY KEY, v text);
+CREATE TABLE parted (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);
+CREATE TABLE parted_low PARTITION OF parted FOR VALUES FROM (0) TO (10);
+CREATE ROLE reader_of_parted;
+CREATE PUBLICATION mine FOR TABLE plain;
+CREATE PUBLICATION halves FOR TABLE plain, parted;
+"""
+
+
+def test_a_publication_by_hand_covers_its_tables_but_for_partitioned_ones(
+    postgres_dsn: str,
+) -> None:
+    """`publish_via_partition_root` is off there, which says nothing of tables without partitions.
+
+    Who only reads could not set it, and would be refused what it had.
+    """
+    with connected(postgres_dsn) as connection:
+        connection.execute(PARTED.encode())
+        assert published(connection, "mine") == {"public.plain": None}
+        connection.execute("SET ROLE reader_of_parted")
+        assert ensure_publication(connection, "mine", ("public.plain",)) == ()
+        connection.execute("RESET ROLE")
+        connection.execute("DROP ROLE reader_of_parted")
+        tables = ("public.plain", "public.parted")
+        assert published(connection, "halves") == {"public.plain": None}
+        assert ensure_publication(connection, "halves", tables) == ("public.parted",)
+        assert published(connection, "halves") == dict.fromkeys(tables)
+        assert ensure_publication(connection, "halves", tables) == ()
+
+
 ODD = """
 CREATE TABLE sound (id int PRIMARY KEY);
 CREATE TABLE covering (id int, note text, tags text[], PRIMARY KEY (id) INCLUDE (note, tags));
