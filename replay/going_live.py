@@ -5,24 +5,27 @@ Readers by name follow the catalog: whatever is deployed here by one commit they
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from deltalake import DeltaTable
 
 from kernel.errors import Conflict, LeaseLost, NotFound
-from kernel.positions import CLOSED
+from kernel.positions import CLOSED, Epoch
 from lake.tables import kept
 from projections.run.catalog import Entry
 from projections.run.meanings import MIXED
 from replay.book import CLAIMED, READY, Replay, ReplayBook, State, command_of
 from replay.deployment import claims_over
 from replay.generations import build_app, live_app, published_version
-from replay.subject import Site, entry_of
+from replay.subject import Site, entry_of, typed_head
 from replay.swap_place import refuse_taken_back
 
 ATTEMPTS = 3
 """Each costs a catch-up over what the live generation committed meanwhile."""
+NOTED_WITHIN_S = 5.0
+"""So long a swap waits for the notes of a round whose rows are there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +187,24 @@ def _deployed(site: Site, going: GoingLive) -> list[Entry]:
     refuse_taken_back(stable, replay, generation)
     deploy = replace(entry, generation=generation, text=going.text, include_late=going.include_late)
     return [deploy, *over]
+
+
+def await_input(site: Site, replay: Replay, live: Epoch) -> None:
+    """Wait until the typed tables that a live generation at an epoch was computed from are noted.
+
+    A round of the pipeline notes them with the projections, behind the rows of these. Before that
+    no generation is brought so far. Raises `Conflict` for a round that ended without its notes.
+    """
+    ends = time.monotonic() + NOTED_WITHIN_S
+    while (noted := typed_head(site)) < live:
+        if time.monotonic() >= ends:
+            raise Conflict(
+                f"{replay.name} has epoch {live}, of a round of the pipeline that has not noted "
+                f"its typed tables: these are noted up to epoch {noted}",
+                remedy="See that the pipeline runs (penstock status), which notes them then, and "
+                "give the same command again",
+            )
+        time.sleep(0.05)
 
 
 def too_fast(replay: Replay) -> Conflict:

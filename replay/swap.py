@@ -45,6 +45,7 @@ from replay.generations import (
 )
 from replay.going_live import (
     ATTEMPTS,
+    await_input,
     backward,
     before_swap,
     forward,
@@ -207,9 +208,10 @@ def _published(site: Site, book: ReplayBook, replay: Replay, catch_up: CatchUp) 
             if place.swapped:
                 return replay  # A swap that was interrupted after its commit.
             # What another projection has changes at the epoch where it stands, too: nothing tells.
-            if lacks_input(site, place) or (
-                not asked and reads_projections(site, replay.name, replay.text)
-            ):
+            lacks = lacks_input(site, place)
+            if lacks:
+                await_input(site, replay, place.live)
+            if lacks or (not asked and reads_projections(site, replay.name, replay.text)):
                 asked, replay = True, catch_up(replay)
             (claimed,) = claim.take([replay])
             with claim.unless(partial(is_the_table, site, replay), [claimed], [replay]):

@@ -15,12 +15,14 @@ import pyarrow as pa
 import pytest
 
 from kernel import failpoints
-from kernel.errors import Conflict
+from kernel.errors import Conflict, Unavailable
 from lake.tables import Tables
+from pipeline.commit.manifest import Manifest
 from projections.run.catalog import CLAIM, CLAIMED_FOR, DROPPED, Deployment
 from projections.run.derived_tables import DerivedTables
 from projections.run.projector import Projector
 from projections.serve.statuses import try_again
+from replay import going_live
 from replay import swap as swapping
 from replay.book import READY, Replay, ReplayBook, State
 from replay.deployment import hold_places
@@ -138,6 +140,44 @@ def test_a_live_one_that_does_not_hold_still_ends_the_third_attempt(load: Load) 
     load.turn()
     assert load.rows(NAME) == load.visits, "it goes on at once"
     assert entry_of(load.made.site, NAME).generation == 1
+
+
+def without_notes(load: Load) -> None:
+    """Have the loop write the rows of an epoch, and storage refuse the notes of its round."""
+
+    def lost(*_: object) -> None:
+        raise Unavailable("no answer")
+
+    load.late = 0
+    load.visits.update("ab")
+    load.seen("ab", noted=False)
+    with load.patches.context() as patches:
+        patches.setattr(Manifest, "project_all", lost)
+        with pytest.raises(Unavailable):
+            load.step()
+
+
+def test_a_swap_waits_for_the_notes_of_the_round_whose_rows_are_there(load: Load) -> None:
+    without_notes(load)
+    load.patches.setattr(going_live.time, "sleep", lambda _: load.step())
+    swap(load.made.site, NAME, load.catch_up)
+    load.turn()
+    assert load.doubled()
+    assert load.fits()
+
+
+def test_a_swap_tells_that_a_round_ended_without_its_notes(load: Load) -> None:
+    """Nobody moves: to pause the projection would not help."""
+    without_notes(load)
+    load.patches.setattr(going_live, "NOTED_WITHIN_S", 0.0)
+    with pytest.raises(Conflict, match="has not noted its typed tables") as refused:
+        swap(load.made.site, NAME, load.catch_up)
+    assert "See that the pipeline runs" in refused.value.remedy
+    assert load.state() is State.BUILT
+    load.step()
+    swap(load.made.site, NAME, load.catch_up)
+    load.turn()
+    assert load.doubled()
 
 
 class Later(datetime):
