@@ -7,6 +7,7 @@ rows whose values are computed of the row that they stand beside.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,8 @@ from projections.sql.expressions import unwrapped
 from projections.sql.outer_joins import side_of
 
 _BESIDE = "beside"
+_NAMED = re.compile(r"(?!\*\Z)[^'?]+")
+"""Fields of documents that a path names; of others it has none, and `*` is all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +51,7 @@ def rows_of_call(view: exp.Expr) -> exp.Values | None:
         named = [f"col{place}" for place in range(width)]
     else:
         document, *names = call.expressions or [exp.Null()]
-        if not all(isinstance(each, exp.Literal) and "'" not in each.name for each in names):
+        if not all(isinstance(each, exp.Literal) and _NAMED.fullmatch(each.name) for each in names):
             return None
         rows = [[_field(document, each.name) for each in names]] if names else []
         named = [f"c{place}" for place in range(len(names))]
@@ -155,7 +158,8 @@ def _rows_of(query: exp.Expr) -> _Rows | None:
             return _of_values(query)
         case exp.Union() if not query.args.get("distinct"):
             sides = _rows_of(query.this), _rows_of(query.expression)
-            return _united(*sides) if _is_bare(query, ("this", "expression", "by_name")) else None
+            bare = _is_bare(query, ("this", "expression", "by_name"))
+            return _united(*sides, by_name=bool(query.args.get("by_name"))) if bare else None
         case exp.Select() if _is_bare(query, ("expressions", "from_", "kind")):
             return _of_select(query)
         case _:
@@ -166,9 +170,16 @@ def _is_bare(query: exp.Expr, known: Sequence[str]) -> bool:
     return not any(content for clause, content in query.args.items() if clause not in known)
 
 
-def _united(first: _Rows | None, second: _Rows | None) -> _Rows | None:
+def _united(first: _Rows | None, second: _Rows | None, *, by_name: bool) -> _Rows | None:
     if first is None or second is None or len(first.names) != len(second.names):
         return None
+    if by_name:
+        places = {name.lower(): place for place, name in enumerate(second.names)}
+        if {*places} != {*map(str.lower, first.names)}:
+            return None
+        order = [places[name.lower()] for name in first.names]
+        rows = [[row[place] for place in order] for row in second.rows]
+        second = _Rows(rows=rows, names=first.names)
     return _Rows(rows=[*first.rows, *second.rows], names=first.names)
 
 

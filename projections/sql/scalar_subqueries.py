@@ -193,16 +193,29 @@ def first_of_each(query: exp.Select, keys: list[exp.Expr]) -> bool:
     count = limit.args.get("expression") if isinstance(limit, exp.Limit) else None
     if order is None or query.args.get("group") or not isinstance(count, exp.Literal):
         return False
-    known = {item.alias.lower(): item.this for item in query.expressions if item.alias}
+    items = query.expressions
+    known = {item.alias.lower(): item.this for item in items if item.alias}
 
     def meant(found: exp.Expr) -> exp.Expr:
         alone = isinstance(found, exp.Column) and len(found.parts) == 1
         return known.get(found.name.lower(), found).copy() if alone else found
 
+    ordered = []
+    for each in order.expressions:
+        place = each.this
+        if not isinstance(place, exp.Literal) or place.is_string:
+            ordered.append(each.transform(meant))
+            continue
+        # A number is the place of a column; before OVER it would be a value like any other.
+        at = int(place.name) if place.is_int else 0
+        if not 1 <= at <= len(items) or any(item.is_star for item in items):
+            return False
+        ordered.append(each.copy())
+        ordered[-1].set("this", items[at - 1].unalias().copy())
     number = exp.Window(
         this=exp.RowNumber(),
         partition_by=[key.copy() for key in keys] or None,
-        order=exp.Order(expressions=[each.transform(meant) for each in order.expressions]),
+        order=exp.Order(expressions=ordered),
         over="OVER",
     )
     query.set("qualify", exp.Qualify(this=exp.LTE(this=number, expression=count.copy())))

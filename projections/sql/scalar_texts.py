@@ -26,6 +26,8 @@ from projections.sql.scalar import (
 )
 
 _NO_LENGTH = "2147483647"
+_MOST_GROUPS = 9
+"""The last group that DuckDB's own search gives."""
 
 
 def _in_case(node: exp.Expr, types: TypeOf) -> Scalar | None:
@@ -140,8 +142,11 @@ def _searched(node: exp.Expr, types: TypeOf) -> Scalar | None:
         number = 1 if group is None else literal_number(group)
         if number is None or not 0 <= number <= groups_in(pattern):
             return None
-        function = "spark_extract" if plain is None else "regexp_extract"
-        return Scalar(TEXT, (node.this,), lambda given: f"{function}({given[0]}, {by}, {number})")
+        if plain is not None and number <= _MOST_GROUPS:
+            words = f"{by}, {number}"
+            return Scalar(TEXT, (node.this,), lambda given: f"regexp_extract({given[0]}, {words})")
+        words = f"{quoted(pattern)}, {number}"
+        return Scalar(TEXT, (node.this,), lambda given: f"spark_extract({given[0]}, {words})")
     given_text = literal_text(node.args.get("replacement"))
     new = None if given_text is None else replacement_of(given_text, groups_in(pattern))
     # What fits the empty text is found between the halves of a character by Java.

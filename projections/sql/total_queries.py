@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from sqlglot import exp
 
-from projections.sql.comma_joins import is_bare
+from projections.sql.comma_joins import alias_of_input, is_bare
 from projections.sql.scalar_subqueries import is_of_aggregates
 
 Inner = Callable[[exp.Expr], exp.Expr | None]
@@ -60,17 +60,23 @@ def _read_value(found: exp.Subquery, totals: Callable[[exp.Expr], exp.Select | N
     plain = isinstance(query, exp.Select) and not any(query.args.get(each) for each in _FURTHER)
     first = query.args.get("from_") if plain and not query.args.get("where") else None
     rows = None if first is None else totals(first.this)
-    if rows is None or len(query.expressions) != 1:
+    if first is None or rows is None or len(query.expressions) != 1:
         return
     known = {each.alias.lower(): each.unalias() for each in rows.expressions if each.alias}
+    # What is named with another alias is of the query around, whatever its name.
+    own: tuple[list[str], ...] = ([], [alias_of_input(first.this)])
+
+    def value_of(node: exp.Column) -> exp.Expr | None:
+        of_these = [part.name.lower() for part in node.parts[:-1]] in own
+        return known.get(node.name.lower()) if of_these else None
 
     def meant(node: exp.Expr) -> exp.Expr:
-        value = known.get(node.name.lower()) if isinstance(node, exp.Column) else None
+        value = value_of(node) if isinstance(node, exp.Column) else None
         return node if value is None else exp.Paren(this=value.copy())
 
     item = query.expressions[0].unalias()
-    names = [each.name.lower() for each in item.find_all(exp.Column)]
-    if not names or not all(name in known for name in names):
+    values = [value_of(each) for each in item.find_all(exp.Column)]
+    if not values or None in values:
         return
     made = rows.copy()
     made.set("expressions", [item.copy().transform(meant)])

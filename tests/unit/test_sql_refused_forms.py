@@ -77,3 +77,22 @@ def test_what_is_near_is_refused_with_its_cause(query: str, cause: str, form: st
         planned(f"CREATE PROJECTION p WITH (key = 'flight') AS SELECT flight, {query}")
     assert cause in caught.value.message
     assert form in caught.value.remedy
+
+
+def test_columns_of_totals_are_not_taken_for_those_of_the_query_around() -> None:
+    with pytest.raises(InvalidRequest, match="aggregate in delay without GROUP BY"):
+        planned(
+            f"CREATE PROJECTION p WITH (key = 'flight') AS WITH b AS (SELECT MAX(delay) AS delay "
+            f"{FROM}) SELECT flight, (SELECT b.delay - e.delay FROM b) AS r {FROM}"
+        )
+
+
+@pytest.mark.parametrize("name", ["*", "", "a?", "it''s"])
+def test_fields_that_no_path_names_are_refused(name: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        planned(
+            f"CREATE PROJECTION p WITH (key = 'flight') AS SELECT flight, t.a {FROM} "
+            f"LATERAL VIEW json_tuple(flight, '{name}') t AS a"
+        )
+    assert "a field's name, is none" in caught.value.message
+    assert "json_tuple(" in caught.value.remedy

@@ -121,6 +121,7 @@ s RLIKE '^[^a]'; s RLIKE '(ab|bc)+'; s RLIKE '\\d'; s RLIKE '^\\w+$'; s RLIKE '\
 regexp_replace(s, '[ab]+', '<$0>'); regexp_replace(s, '(a)(b)?', '$2-$1')
 regexp_replace(s, '(.)', '$1$1'); regexp_replace(s, '-', '\\$'); regexp_replace(s, '\\s+$', '')
 regexp_extract(s, '(a)(b)', 2); regexp_extract(s, '(a)|(b)', 2); regexp_extract(s, 'a+', 0)
+regexp_extract(s, '()()()()()()()()()(a)', 10)
 floor(x); ceil(x); floor(i); ceil(n); floor(p); ceil(q); round(x); round(x, 2); round(x, 5)
 round(i); round(p); round(p, 1); round(q, 3); round(q, 9); sqrt(x); sqrt(i); sign(x); sign(i)
 pmod(i, 3); pmod(n, 7); pmod(n, m); isnan(x); nanvl(x, y); nvl(x, 0); nvl(p, 0); coalesce(n, i, 0)

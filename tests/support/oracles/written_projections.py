@@ -218,7 +218,8 @@ def _firsts(world: World) -> list[Row]:
         late = [g for g in _of(world, f.flight) if g.delay is not None and g.delay > 0]
         late.sort(key=lambda g: (-(g.delay or 0), g.origin, g.time, g.position))
         worst = late[0].carrier if late else None
-        rows.append({"position": f.position, "worst": worst, "newest": newest.carrier})
+        given = {"newest": newest.carrier, "last": newest.position}
+        rows.append({"position": f.position, "worst": worst, **given})
     return rows
 
 
@@ -294,6 +295,13 @@ WRITTEN = {
         "position",
         "WITH v AS (SELECT 'JFK' AS code, 'Kennedy' AS name UNION ALL SELECT 'LGA', NULL) "
         f"SELECT e.position, w.name FROM v w JOIN {STREAM} ON w.code = e.origin",
+        _named,
+    ),
+    "values of SELECTs by name": _case(
+        "named_values",
+        "position",
+        f"SELECT e.position, v.name FROM {STREAM} JOIN (SELECT 'JFK' AS code, 'Kennedy' AS name "
+        "UNION ALL BY NAME SELECT NULL AS name, 'LGA' AS code) v ON v.code = e.origin",
         _named,
     ),
     "values beside a row": _case(
@@ -377,7 +385,8 @@ WRITTEN = {
         "position",
         f"SELECT e.position, (SELECT g.carrier {FROM} g WHERE g.flight = e.flight AND g.delay > 0 "
         "ORDER BY g.delay DESC, g.origin LIMIT 1) AS worst, "
-        f"(SELECT carrier {FROM} ORDER BY position DESC LIMIT 1) AS newest FROM {STREAM}",
+        f"(SELECT carrier {FROM} ORDER BY position DESC LIMIT 1) AS newest, "
+        f"(SELECT position {FROM} ORDER BY 1 DESC LIMIT 1) AS last FROM {STREAM}",
         _firsts,
     ),
     "all columns of a pivot": _case(
