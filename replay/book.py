@@ -246,11 +246,13 @@ class ReplayBook:
         replay = self.newest(name, State.BUILDING, generation=generation)
         return self.record(replay.now(State.PAUSED, detail=replay.detail), after=(State.BUILDING,))
 
-    def refuse_moved(self, replay: Replay, *, after: Sequence[State]) -> None:
+    def refuse_moved(
+        self, replay: Replay, *, after: Sequence[State], claim: str | None = None
+    ) -> None:
         """Raise what `record` raises for a generation that is in none of the states `after`."""
         known = self.known(replay.name, replay.generation)
         if known is not None:
-            _refuse_moved(known, after, None)
+            _refuse_moved(known, after, claim)
 
     def begin(self, replay: Replay) -> Replay:
         """Append the first row of a generation that is to be built.

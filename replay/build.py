@@ -212,7 +212,8 @@ class Builder:
         if again and not run.rows + run.deleted:
             return self._at_its_head(replay, subject, wanted)
         now = replay.now(replay.state, epoch=up_to, detail=replay.detail)
-        return self._book.record(now, after=READY if replay.state in READY else None)
+        after = READY if replay.state in READY else (replay.state,)  # It may be taken back since.
+        return self._book.record(now, after=after)
 
     def _at_its_head(self, replay: Replay, subject: Subject, wanted: Epoch) -> Replay:
         """Return a generation that is as far as it can be. Raises `Conflict` for a held table."""

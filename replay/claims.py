@@ -56,6 +56,14 @@ class PlaceClaim:
         """Let live runners hold still for another minute."""
         self._told = hold_places(self.site, [self._going_live(each) for each in replays])
 
+    def refuse_lost(self, claimed: Sequence[Replay]) -> None:
+        """Raise `Conflict` where another process has gone on with generations, or taken them back.
+
+        To be looked at before a commit that comes long after the claim.
+        """
+        for mine in claimed:
+            self.book.refuse_moved(mine, after=(self.state,), claim=str(mine.detail[CLAIM]))
+
     def _claimed(self, replay: Replay, together: Mapping[str, int]) -> Replay:
         detail: dict[str, object] = {CLAIM: uuid.uuid4().hex}
         if self.state is State.ROLLING_BACK and _VERSION in replay.detail:

@@ -14,13 +14,13 @@ from deltalake import DeltaTable
 from kernel.errors import Conflict, LeaseLost, NotFound
 from kernel.positions import CLOSED, Epoch
 from lake.tables import kept
-from projections.run.catalog import Entry
+from projections.run.catalog import DROPPED, Entry
 from projections.run.meanings import MIXED
-from replay.book import CLAIMED, READY, Replay, ReplayBook, State, command_of
+from replay.book import CLAIM, CLAIMED, READY, TOGETHER, Replay, ReplayBook, State, command_of
 from replay.deployment import claims_over
 from replay.generations import build_app, live_app, published_version
 from replay.subject import Site, entry_of, typed_head
-from replay.swap_place import refuse_taken_back
+from replay.swap_place import is_the_table, refuse_taken_back
 
 ATTEMPTS = 3
 """Each costs a catch-up over what the live generation committed meanwhile."""
@@ -95,15 +95,44 @@ def refuse_replaced(site: Site, book: ReplayBook, replay: Replay) -> None:
     )
 
 
-def refuse_part(site: Site, replays: Sequence[Replay]) -> None:
+def still_placed(site: Site, book: ReplayBook, members: Sequence[Replay]) -> list[Replay]:
+    """Return members of a set without those whose places other generations took since it was begun.
+
+    One may have been dropped and deployed anew after a crash: neither will it go live any more, nor
+    come back, and the others would wait for it for ever. Raises `Conflict` where none is left.
+    """
+    claimed = [each for each in members if each.state in CLAIMED]
+    begun = {(name, number) for each in claimed for name, number in each.together.items()}
+    kept = []
+    for each in members:
+        live = entry_of(site, each.name).generation
+        if live in (each.base, each.generation) or (each.name, each.generation) not in begun:
+            kept.append(each)
+        elif each.state in CLAIMED:
+            _released(site, book, each)
+    if not kept:
+        refuse_another(entry_of(site, members[0].name), members[0])
+    return kept
+
+
+def _released(site: Site, book: ReplayBook, replay: Replay) -> None:
+    """Give up a swap or a rollback of a generation whose place another one took."""
+    back = replay.state is State.ROLLING_BACK and is_the_table(site, replay)
+    detail = {n: told for n, told in replay.detail.items() if n not in (CLAIM, TOGETHER)}
+    over = replay.now(State.SWAPPED, detail=detail) if back else replay.now(State.BUILT)
+    book.record(over, after=(replay.state,))
+
+
+def refuse_part(site: Site, book: ReplayBook, replays: Sequence[Replay]) -> None:
     """Raise `Conflict` where a part of those that belong together is about to go alone.
 
-    Of a swap that was made long ago those alone count that are the tables still.
+    Of a swap that was made long ago those alone count that are the tables still, and of one that
+    was begun those whose places no other generation took.
     """
     given = {(each.name, each.generation) for each in replays}
     for replay in replays:
         for name, generation in replay.together.items():
-            gone = replay.state not in CLAIMED and entry_of(site, name).generation != generation
+            gone = _is_gone(site, book, replay, name, generation)
             if gone or replay.state in READY or (name, generation) in given:
                 continue
             how = "was swapped" if replay.state is State.SWAPPED else f"is {replay.state}"
@@ -112,6 +141,15 @@ def refuse_part(site: Site, replays: Sequence[Replay]) -> None:
                 f"{generation} of {name}",
                 remedy=_all_of(replay),
             )
+
+
+def _is_gone(site: Site, book: ReplayBook, replay: Replay, name: str, generation: int) -> bool:
+    """Say whether a generation that went along with another one has no part in it any more."""
+    entry = entry_of(site, name)
+    if replay.state not in CLAIMED:
+        return entry.status == DROPPED or entry.generation != generation
+    other = book.known(name, generation)
+    return other is None or entry.generation not in (other.base, generation)
 
 
 def _all_of(replay: Replay) -> str:

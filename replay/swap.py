@@ -104,7 +104,7 @@ def swap(
     book = ReplayBook(site.lake, site.tables)
     # One that is swapping was left so by a crash, or is being swapped by somebody else.
     replay = book.newest(name, *READY, State.SWAPPING, generation=generation)
-    refuse_part(site, [replay])
+    refuse_part(site, book, [replay])
     replay = with_options(site, told_why(book, replay, reason))
     if replay.state is not State.SWAPPING:
         # Something may have been deployed since the build that does not go with its query.
@@ -141,7 +141,7 @@ def rollback(site: Site, name: str) -> Swapped:
     # One that is rolling back was left so by a crash, or is taken back by somebody else.
     replay = book.newest(name, State.SWAPPED, State.ROLLING_BACK)
     refuse_another(entry_of(site, name), replay)
-    refuse_part(site, [replay])
+    refuse_part(site, book, [replay])
     try:
         epoch = _restored(site, book, replay)
     except NotFound:

@@ -43,6 +43,7 @@ from replay.going_live import (
     refuse_another,
     refuse_part,
     refuse_replaced,
+    still_placed,
     too_fast,
     with_options,
 )
@@ -69,7 +70,8 @@ def swap_set(
     nothing was changed by then all are as before, else the same command, or a rollback, goes on.
     """
     book = ReplayBook(site.lake, site.tables)
-    refuse_part(site, members)
+    members = still_placed(site, book, members)
+    refuse_part(site, book, members)
     first = [with_options(site, _told(site, book, each, reason)) for each in _ordered(members)]
     with claiming(site, book, State.SWAPPING) as claim:
         done = _attempts(site, book, claim, first, bring)
@@ -100,7 +102,8 @@ def rollback_set(site: Site, members: Sequence[Replay]) -> list[Swapped]:
     built ones again. Raises what `rollback` raises, before anything was changed.
     """
     book = ReplayBook(site.lake, site.tables)
-    refuse_part(site, members)
+    members = still_placed(site, book, members)
+    refuse_part(site, book, members)
     replays = _ordered(members)[::-1]  # Who reads others goes before these.
     for each in replays:
         refuse_another(entry_of(site, each.name), each)
@@ -214,6 +217,7 @@ def _published(
                 claim.hold(claimed)  # It may take a while.
                 bring(replace(site, coming=dict(coming)), each, epoch, False)
                 place = place_now(site, each)
+            claim.refuse_lost(claimed)
             if place.live > epoch or not committed(site, place, epoch):
                 return None
             failpoints.hit(failpoints.REPLAY_AFTER_SWAP)
