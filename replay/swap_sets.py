@@ -36,6 +36,7 @@ from replay.claims import PlaceClaim, claiming
 from replay.generations import close_build, live_app, published_version
 from replay.going_live import (
     ATTEMPTS,
+    await_input,
     backward,
     before_swap,
     forward,
@@ -53,6 +54,7 @@ from replay.swap_place import (
     SwapPlace,
     is_taken_back,
     is_the_table,
+    lacks_input,
     place_now,
     refuse_going,
 )
@@ -179,6 +181,8 @@ def _brought(site: Site, replays: Sequence[Replay], bring: Bring) -> list[Replay
     brought = []
     for place in places:
         replay, seen = place.replay, replace(site, coming=dict(coming))
+        if lacks_input(site, place):
+            await_input(site, replay, place.live)
         if replay.epoch < epoch:
             replay = bring(seen, replay, epoch, place.swapped)
         if place.swapped:

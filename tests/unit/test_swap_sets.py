@@ -84,6 +84,21 @@ def rollback_both(pair: SwappedPair) -> None:
     rollback_set(pair.site, pair.swapped_ones())
 
 
+def test_a_set_waits_for_the_notes_of_a_round_whose_rows_are_there(
+    pair: SwappedPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built(pair)
+    pair.epochs("second")
+    awaited: list[tuple[str, int]] = []
+    monkeypatch.setattr(swap_sets, "lacks_input", lambda _, place: place.live > place.replay.epoch)
+    monkeypatch.setattr(
+        swap_sets, "await_input", lambda _, replay, live: awaited.append((replay.name, int(live)))
+    )
+    swap_both(pair)
+    assert awaited == [("second", pair.head)]
+    assert both(pair, 2)
+
+
 @pytest.mark.parametrize("swaps", [3, pytest.param(20, marks=pytest.mark.matrix)])
 def test_p10_swaps_of_two_that_belong_together_are_never_seen_by_half(
     pair: SwappedPair, swaps: int, monkeypatch: pytest.MonkeyPatch
