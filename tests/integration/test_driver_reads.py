@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pyarrow as pa
 import pytest
@@ -13,13 +13,14 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from apps.settings import Settings
-from kernel.errors import TooLarge
+from kernel.errors import TooLarge, Unavailable
 from kernel.positions import Offsets
 from pipeline.read import driver_reads
 from pipeline.read.driver_reads import RECORDS, DriverReads
 from pipeline.read.kafka_records import RECORD_COLUMNS, read_records
 from pipeline.read.kafka_topics import KafkaTopics
 from tests.support.lake.feeding import create_topic
+from tests.support.services.waiting import until
 
 PARTITIONS = 3
 LARGE = 3 * 2**20
@@ -54,8 +55,17 @@ class Feed:
         self.known = KafkaTopics(bootstrap)
 
     def ends(self) -> dict[str, dict[str, int]]:
-        """Return where committed records end."""
-        return self.known.readable_ends({topic: list(range(PARTITIONS)) for topic in self.topics})
+        """Return where committed records end, once topics that were just made have leaders."""
+        asked = {topic: list(range(PARTITIONS)) for topic in self.topics}
+        found: list[dict[str, dict[str, int]]] = []
+
+        def told() -> bool:
+            with suppress(Unavailable):
+                found.append(self.known.readable_ends(asked))
+            return bool(found)
+
+        until(told, "the broker tells where the topics end")
+        return found[-1]
 
     def some(self, most: int) -> None:
         """Produce some records."""
@@ -175,8 +185,8 @@ def test_records_behind_a_range_are_held_or_fetched_again(
         feed.some(60)
     end = feed.ends()
     middle = {t: {p: (start[t][p] + at) // 2 for p, at in ps.items()} for t, ps in end.items()}
-    for begin, until in ((start, middle), (middle, end), (start, end)):
-        same(spark, bootstrap, reads.read(begin, until, most_bytes=2**30), (begin, until))
+    for begin, stop in ((start, middle), (middle, end), (start, end)):
+        same(spark, bootstrap, reads.read(begin, stop, most_bytes=2**30), (begin, stop))
 
 
 def test_what_the_broker_has_not_is_left_to_spark(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 from pyspark.sql import SparkSession
 
@@ -93,9 +93,16 @@ class Runs:
         return found[source]
 
     def widen(self, topic: str, partitions: int) -> None:
-        """Add partitions to a topic."""
+        """Add partitions to a topic, and wait until the broker tells of them."""
         for future in self.admin.create_partitions([NewPartitions(topic, partitions)]).values():
             future.result(timeout=30)
+
+        def told() -> int:
+            found = self.admin.list_topics(topic, timeout=10).topics[topic].partitions
+            return sum(each.leader >= 0 for each in found.values())
+
+        # A record for a partition that nobody knows yet is not delivered.
+        until(lambda: told() == partitions, "the partitions are there")
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic and wait until the broker has forgotten it."""
@@ -170,6 +177,11 @@ def test_partitions_that_are_added_are_read_from_their_beginning(reader: Reader)
     reader.read(range(1, 21))
     reader.widen(reader.feed.topic, 3)
     producer = Producer({"bootstrap.servers": reader.feed.bootstrap})
+    lost: list[str] = []
+
+    def delivered(error: KafkaError | None, _: object) -> None:
+        lost.extend([] if error is None else [error.str()])
+
     for event in events(11, 30):
         # The outbox starts again: some come once more, all of them in the partition that is new.
         told = reader.feed.headers(event)
@@ -179,8 +191,9 @@ def test_partitions_that_are_added_are_read_from_their_beginning(reader: Reader)
             key=told["stream"],
             partition=2,
             headers=[(name, text.encode()) for name, text in told.items()],
+            on_delivery=delivered,
         )
-    assert producer.flush(30) == 0
+    assert (producer.flush(30), lost) == (0, [])
     reader.read(range(1, 31))
 
 
