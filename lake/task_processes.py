@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO
 
 import pyarrow as pa
@@ -59,6 +59,8 @@ class TaskProcesses:
                 return pa.ipc.open_stream(answers.read()).read_all()
             except (OSError, pa.ArrowInvalid) as error:
                 child.kill()
+                with suppress(OSError):
+                    told.close()  # What is left for the child would be written once more.
                 raise Unavailable(f"a process of a large fold ended ({child.wait()})") from error
 
     @contextmanager

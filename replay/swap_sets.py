@@ -181,7 +181,7 @@ def _brought(site: Site, replays: Sequence[Replay], bring: Bring) -> list[Replay
     brought = []
     for place in places:
         replay, seen = place.replay, replace(site, coming=dict(coming))
-        if lacks_input(site, place):
+        if not place.swapped and lacks_input(site, place):
             await_input(site, replay, place.live)
         if replay.epoch < epoch:
             replay = bring(seen, replay, epoch, place.swapped)
