@@ -5,11 +5,13 @@ The pipeline's own loop runs, without Spark, and gets a turn wherever it could c
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -159,7 +161,9 @@ def without_notes(load: Load) -> None:
 
 def test_a_swap_waits_for_the_notes_of_the_round_whose_rows_are_there(load: Load) -> None:
     without_notes(load)
-    load.patches.setattr(going_live.time, "sleep", lambda _: load.step())
+    # Not the module's own `sleep`: other threads of the test run have that, too.
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: load.step())
+    load.patches.setattr(going_live, "time", clock)
     swap(load.made.site, NAME, load.catch_up)
     load.turn()
     assert load.doubled()
