@@ -18,7 +18,7 @@ from projections.sql.outer_joins import side_of
 from projections.sql.places import Script, offset_of
 from projections.sql.scalar_subqueries import (
     aliases_of,
-    equated_sides,
+    equated_in,
     first_of_each,
     is_of_aggregates,
     of_one_row,
@@ -67,13 +67,10 @@ def _joined(select: exp.Select, join: exp.Expr, known: Collection[str], number: 
     if not plain or not isinstance(query, exp.Select) or _has(query, _FURTHER):
         return False
     outside = {*known} - aliases_of(query)
-    parts = conjuncts(query.args["where"].this if query.args.get("where") is not None else None)
-    both = [part for part in parts if reads(part, outside)]
-    pairs = [pair for part in both if (pair := equated_sides(part, outside)) is not None]
+    pairs, rest = equated_in(query, outside)
     further = (*query.expressions, *(query.args.get("joins") or []))
-    if not pairs or len(pairs) < len(both) or any(reads(each, outside) for each in further):
+    if not pairs or any(reads(each, outside) for each in further):
         return False
-    rest = [part.copy() for part in parts if not any(part is each for each in both)]
     keys = [own.copy() for own, _ in pairs]
     names = [f"{_KEY}{number}_{place}" for place in range(len(keys))]
     made = query.copy()

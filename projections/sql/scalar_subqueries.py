@@ -7,7 +7,7 @@ columns of the query around it, there is a group for each of these values, joine
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from sqlglot import exp
@@ -20,6 +20,8 @@ _VALUE = "penstock_value_"
 """Begins the name of the table that a value is in, and of its column: a query has no such names."""
 _ONE_ROW = "one_row"
 
+_Pair = tuple[exp.Expr, exp.Expr]
+"""What a subquery equates: a side of its own, and one of the query around it."""
 Known = Callable[[exp.Select], Collection[str]]
 """Returns the names of the columns of a query's inputs, in lower case."""
 KeyOf = Callable[[exp.Select], Collection[str]]
@@ -124,12 +126,9 @@ def _one_row(script: Script, found: exp.Subquery, name: str, outside: set[str], 
             at=offset_of(found, at),
             fix=_FORM,
         )
-    parts = conjuncts(query.args["where"].this if query.args.get("where") is not None else None)
-    sides = [equated_sides(part, outside) for part in parts if reads(part, outside)]
-    rest = [part for part in parts if not reads(part, outside)]
-    pairs = [each for each in sides if each is not None]
+    pairs, rest = equated_in(query, outside)
     joins = query.args.get("joins") or []
-    if len(pairs) < len(sides) or any(reads(each, outside) for each in (written, *joins)):
+    if pairs is None or any(reads(each, outside) for each in (written, *joins)):
         raise script.refusal(
             "a subquery reads the query around it other than by what it equates with it",
             at=offset_of(found, at),
@@ -137,19 +136,46 @@ def _one_row(script: Script, found: exp.Subquery, name: str, outside: set[str], 
         )
     made: exp.Select = query.copy()
     calls, value = _computed(written, name, offset_of(found, at))
-    keys = [exp.alias_(own.copy(), f"{name}_{place}") for place, (own, _) in enumerate(pairs)]
-    made.set("expressions", [*calls, *keys])
-    made.set("where", exp.Where(this=exp.and_(*rest)) if rest else None)
+    equal = _give(made, calls, pairs, rest, name)
     # In brackets: a number would be the place of a column.
     groups: list[exp.Expr] = [exp.Paren(this=own.copy()) for own, _ in pairs] or [
         exp.Literal.string("all")
     ]
     made.set("group", exp.Group(expressions=groups))
-    equal: list[exp.Expr] = [
+    return _OneRow(query=made, equal=equal, value=value)
+
+
+def equated_in(query: exp.Select, outside: set[str]) -> tuple[list[_Pair] | None, list[exp.Expr]]:
+    """Return what WHERE equates with the query around it, and its other conditions.
+
+    None where it reads that query other than by what it equates.
+    """
+    where = query.args.get("where")
+    parts = conjuncts(where.this if where is not None else None)
+    sides = [_equated_sides(part, outside) for part in parts if reads(part, outside)]
+    pairs = [each for each in sides if each is not None]
+    rest = [part.copy() for part in parts if not reads(part, outside)]
+    return pairs if len(pairs) == len(sides) else None, rest
+
+
+def _give(
+    query: exp.Select,
+    items: Sequence[exp.Expr],
+    pairs: Sequence[_Pair],
+    rest: Sequence[exp.Expr],
+    name: str,
+) -> list[exp.Expr]:
+    """Have a query give what it equates beside its items, of the rows for which the rest holds.
+
+    Returns by what its rows are joined under a name.
+    """
+    keys = [exp.alias_(own.copy(), f"{name}_{place}") for place, (own, _) in enumerate(pairs)]
+    query.set("expressions", [*items, *keys])
+    query.set("where", exp.Where(this=exp.and_(*rest)) if rest else None)
+    return [
         exp.EQ(this=exp.column(key.alias, table=name), expression=theirs.copy())
         for key, (_, theirs) in zip(keys, pairs, strict=True)
     ]
-    return _OneRow(query=made, equal=equal, value=value)
 
 
 def _by_key(query: exp.Expr, name: str, outside: set[str], key_of: KeyOf) -> _OneRow | None:
@@ -159,31 +185,22 @@ def _by_key(query: exp.Expr, name: str, outside: set[str], key_of: KeyOf) -> _On
     if not isinstance(query, exp.Select) or not plain or len(query.expressions) != 1:
         return None
     item = query.expressions[0].unalias()
-    parts = conjuncts(query.args["where"].this if query.args.get("where") is not None else None)
-    both = [part for part in parts if reads(part, outside)]
-    pairs = [pair for part in both if (pair := equated_sides(part, outside)) is not None]
+    pairs, rest = equated_in(query, outside)
     first = query.args.get("from_")
     alias = "" if first is None else alias_of_input(first.this).lower()
     # A field of a struct may be called like the key, as in c.address.id.
     equated = {
         own.name.lower()
-        for own, _ in pairs
+        for own, _ in pairs or []
         if isinstance(own, exp.Column)
         and [part.name.lower() for part in own.parts[:-1]] in ([], [alias])
     }
     computed = item.find(exp.AggFunc, exp.Window, exp.Query) is not None or reads(item, outside)
     key = {*key_of(query)}
-    if computed or len(pairs) < len(both) or not key or not key <= equated:
+    if computed or pairs is None or not key or not key <= equated:
         return None
-    rest = [part.copy() for part in parts if not any(part is each for each in both)]
     made = query.copy()
-    keys = [exp.alias_(own.copy(), f"{name}_{place}") for place, (own, _) in enumerate(pairs)]
-    made.set("expressions", [exp.alias_(item.copy(), name), *keys])
-    made.set("where", exp.Where(this=exp.and_(*rest)) if rest else None)
-    equal: list[exp.Expr] = [
-        exp.EQ(this=exp.column(each.alias, table=name), expression=theirs.copy())
-        for each, (_, theirs) in zip(keys, pairs, strict=True)
-    ]
+    equal = _give(made, [exp.alias_(item.copy(), name)], pairs, rest, name)
     return _OneRow(query=made, equal=equal, value=exp.column(name, table=name))
 
 
@@ -233,11 +250,9 @@ def _first_row(query: exp.Expr, name: str, outside: set[str]) -> _OneRow | None:
     limit = query.args.get("limit")
     count = limit.args.get("expression") if isinstance(limit, exp.Limit) else None
     item = query.expressions[0].unalias()
-    parts = conjuncts(query.args["where"].this if query.args.get("where") is not None else None)
-    both = [part for part in parts if reads(part, outside)]
-    pairs = [pair for part in both if (pair := equated_sides(part, outside)) is not None]
+    pairs, rest = equated_in(query, outside)
     others = (item, query.args.get("order"), *(query.args.get("joins") or []))
-    if count != exp.Literal.number(1) or len(pairs) < len(both):
+    if count != exp.Literal.number(1) or pairs is None:
         return None
     if item.find(exp.AggFunc, exp.Window, exp.Query) or any(
         each is not None and reads(each, outside) for each in others
@@ -246,14 +261,7 @@ def _first_row(query: exp.Expr, name: str, outside: set[str]) -> _OneRow | None:
     made = query.copy()
     if not first_of_each(made, [own for own, _ in pairs]):
         return None
-    keys = [exp.alias_(own.copy(), f"{name}_{place}") for place, (own, _) in enumerate(pairs)]
-    rest = [part.copy() for part in parts if not any(part is each for each in both)]
-    made.set("expressions", [exp.alias_(item.copy(), name), *keys])
-    made.set("where", exp.Where(this=exp.and_(*rest)) if rest else None)
-    equal: list[exp.Expr] = [
-        exp.EQ(this=exp.column(each.alias, table=name), expression=theirs.copy())
-        for each, (_, theirs) in zip(keys, pairs, strict=True)
-    ]
+    equal = _give(made, [exp.alias_(item.copy(), name)], pairs, rest, name)
     return _OneRow(query=made, equal=equal, value=exp.column(name, table=name))
 
 
@@ -302,7 +310,7 @@ def _outside(found: exp.Subquery, around: set[str], known: Known) -> set[str]:
     return outside.difference(known(found.this))
 
 
-def equated_sides(part: exp.Expr, outside: set[str]) -> tuple[exp.Expr, exp.Expr] | None:
+def _equated_sides(part: exp.Expr, outside: set[str]) -> tuple[exp.Expr, exp.Expr] | None:
     """Return what a condition equates: of the subquery, and of the query around it."""
     part = unwrapped(part)
     if not isinstance(part, exp.EQ):
