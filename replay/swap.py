@@ -119,13 +119,7 @@ def swap(
     go_live(site, [forward(replay)])
     failpoints.hit(failpoints.REPLAY_AFTER_LIVE)
     book.record(swapped(book, replay, version), after=GOES_ON)
-    return Swapped(
-        name=name,
-        generation=replay.generation,
-        replaced=replay.base,
-        epoch=replay.epoch,
-        version=version,
-    )
+    return became_the_table(replay, version)
 
 
 def rollback(site: Site, name: str) -> Swapped:
@@ -150,8 +144,7 @@ def rollback(site: Site, name: str) -> Swapped:
             give_up_rollback(site, replay)
         raise
     failpoints.hit(failpoints.REPLAY_AFTER_SWAP)
-    stable = DeltaTable(site.lake.path(f"projection/{name}"))
-    version = published_version(stable, replay.base)
+    version = version_of(site, name, replay.base)
     go_live(site, [backward(book, replay)])
     failpoints.hit(failpoints.REPLAY_AFTER_LIVE)
     book.record(replay.now(State.ROLLED_BACK, detail={"version": version}))
@@ -162,6 +155,22 @@ def rollback(site: Site, name: str) -> Swapped:
         epoch=epoch,
         version=version,
     )
+
+
+def became_the_table(replay: Replay, version: DeltaVersion) -> Swapped:
+    """Return what a swap did, which made a version of the table."""
+    return Swapped(
+        name=replay.name,
+        generation=replay.generation,
+        replaced=replay.base,
+        epoch=replay.epoch,
+        version=version,
+    )
+
+
+def version_of(site: Site, name: str, generation: int) -> DeltaVersion:
+    """Return the version by which a generation became the table. See `published_version`."""
+    return published_version(DeltaTable(site.lake.path(f"projection/{name}")), generation)
 
 
 def told_why(book: ReplayBook, replay: Replay, reason: str | None) -> Replay:
@@ -175,7 +184,7 @@ def told_why(book: ReplayBook, replay: Replay, reason: str | None) -> Replay:
 def noted(site: Site, replay: Replay) -> DeltaVersion:
     """Note in the manifest by which version a generation became the table; return that."""
     table = f"projection/{replay.name}"
-    version = published_version(DeltaTable(site.lake.path(table)), replay.generation)
+    version = version_of(site, replay.name, replay.generation)
     site.manifest.project(
         Projected(
             epoch=replay.epoch,

@@ -27,7 +27,7 @@ from deltalake import DeltaTable
 
 from kernel import failpoints
 from kernel.errors import Conflict, NotFound
-from kernel.positions import CLOSED, DeltaVersion, Epoch
+from kernel.positions import CLOSED, Epoch
 from projections.run.catalog import Entry
 from projections.sql.lineage import in_order, readers_of, reads_of
 from replay.book import TOGETHER, Replay, ReplayBook, State
@@ -49,7 +49,17 @@ from replay.going_live import (
     with_options,
 )
 from replay.subject import Site, declaration, entry_of
-from replay.swap import GOES_ON, Swapped, committed, noted, swapped, taken_back, told_why
+from replay.swap import (
+    GOES_ON,
+    Swapped,
+    became_the_table,
+    committed,
+    noted,
+    swapped,
+    taken_back,
+    told_why,
+    version_of,
+)
 from replay.swap_place import (
     SwapPlace,
     is_taken_back,
@@ -83,18 +93,9 @@ def swap_set(
         book.refuse_moved(each, after=GOES_ON)
     go_live(site, [forward(each) for each in done])
     failpoints.hit(failpoints.REPLAY_AFTER_LIVE)
-    versions = {each.name: _version(site, each.name, each.generation) for each in done}
+    versions = {each.name: version_of(site, each.name, each.generation) for each in done}
     book.record_all([(swapped(book, each, versions[each.name]), GOES_ON) for each in done])
-    return [
-        Swapped(
-            name=each.name,
-            generation=each.generation,
-            replaced=each.base,
-            epoch=each.epoch,
-            version=versions[each.name],
-        )
-        for each in done
-    ]
+    return [became_the_table(each, versions[each.name]) for each in done]
 
 
 def rollback_set(site: Site, members: Sequence[Replay]) -> list[Swapped]:
@@ -247,10 +248,6 @@ def _any_taken_back(site: Site, replays: Sequence[Replay]) -> bool:
     return any(is_taken_back(site, each) for each in replays)
 
 
-def _version(site: Site, name: str, generation: int) -> DeltaVersion:
-    return published_version(DeltaTable(site.lake.path(f"projection/{name}")), generation)
-
-
 def _befores(site: Site, replays: Sequence[Replay]) -> Mapping[str, DeltaTable]:
     """Return the tables of before that are to come back. Raises `NotFound` where one is gone."""
     found = {}
@@ -279,7 +276,7 @@ def _restored(site: Site, replay: Replay, before: DeltaTable | None) -> bool:
 def _rolled_back(site: Site, replay: Replay) -> Replay:
     if not is_the_table(site, replay):
         return replay.now(State.BUILT)  # Its swap was given up before it came to its table.
-    version = _version(site, replay.name, replay.base)
+    version = version_of(site, replay.name, replay.base)
     return replay.now(State.ROLLED_BACK, detail={"version": version, TOGETHER: replay.together})
 
 
