@@ -5,10 +5,13 @@ And what is computed whole for each part all the same: sides of joins that these
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from sqlglot import exp
 
+from projections.sql.catalog import Column
 from projections.sql.plan import Plan
 from projections.sql.tree import (
     Exploded,
@@ -27,6 +30,8 @@ from projections.sql.tree import (
     Windowed,
     walk,
 )
+
+_Names = tuple[str, ...]
 
 _COSTLY = (Grouped, Sessions, Over, Match, Join)
 """What is computed from many rows at once: reading its rows is cheaper than computing them."""
@@ -66,6 +71,91 @@ def _joined(node: Join, name: str) -> bool:
     if name in {each.name for each in node.left.columns}:
         return _carried(node.left, name)
     return node.kind is JoinKind.INNER and _carried(node.right, name)
+
+
+def parted(tree: Node, names: Sequence[str]) -> Iterator[tuple[Node, tuple[Column, ...]]]:
+    """Yield the nodes nearest to the inputs whose rows a condition on columns of the result parts.
+
+    With each the columns that have the values of `names`, and their types. The condition on all of
+    these nodes is that on the result, where equal values alone are on its same side.
+    """
+    types = {each.name: each.type for each in tree.columns}
+    parts = _Parts(tuple(types[name] for name in names), Counter(walk(tree)))
+    yield from parts.of(tree, tuple(names))
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """`types` are those of the columns, `times` says how often a node stands in the tree."""
+
+    types: tuple[str, ...]
+    times: Mapping[Node, int]
+
+    def of(self, node: Node, names: _Names) -> Iterator[tuple[Node, tuple[Column, ...]]]:
+        below = _below(node, names)
+        if not below or not all(self._can_be_parted(*each) for each in below):
+            pairs = zip(names, self.types, strict=True)
+            yield node, tuple(Column(name=name, type=kind) for name, kind in pairs)
+            return
+        for each in below:
+            yield from self.of(*each)
+        # Whoever has other values there meets no row of the side that is parted.
+        other = _other_side(node, names)
+        if other is not None and self._can_be_parted(*other):
+            yield from self.of(*other)
+
+    def _can_be_parted(self, node: Node, names: _Names) -> bool:
+        """Say whether a node's rows are read in one place, and columns have the result's types."""
+        kinds = {each.name: each.type for each in node.columns}
+        return self.times[node] == 1 and tuple(kinds[name] for name in names) == self.types
+
+
+def _below(node: Node, names: _Names) -> list[tuple[Node, _Names]]:
+    """Return the inputs that are all to be parted in place of a node; none where that cannot be.
+
+    With each the columns that have the values of `names` there.
+    """
+    match node:
+        case Map():
+            made = {each.name: each.expression for each in node.outputs}
+            columns = [made[name] for name in names]
+            plain = all(isinstance(each, exp.Column) for each in columns)
+            return [(node.input, tuple(each.name for each in columns))] if plain else []
+        case UnionAll():
+            return [(each, names) for each in node.inputs]
+        case Join():
+            side = _own_side(node, names)
+            return [] if side is None else [(side, names)]
+        case Exploded():
+            known: Collection[str] = node.kept
+        case Grouped() | Sessions() | Newest():
+            known = node.keys
+        case Over() | Match():
+            known = node.partition
+        case Windowed() | Final():
+            known = {each.name for each in node.input.columns}
+        case Scan():
+            return []
+    return [(node.input, names)] if {*names} <= {*known} else []
+
+
+def _own_side(node: Join, names: Collection[str]) -> Node | None:
+    """Return the side of a join that all of some columns are of, and no row is without."""
+    sides = (node.left, node.right) if node.kind is JoinKind.INNER else (node.left,)
+    return next((s for s in sides if {*names} <= {each.name for each in s.columns}), None)
+
+
+def _other_side(node: Node, names: _Names) -> tuple[Node, _Names] | None:
+    """Return the other side of a join, if all of some columns equal some there."""
+    if not isinstance(node, Join):
+        return None
+    own = _own_side(node, names)
+    if own is None:
+        return None
+    there = node.right if own is node.left else node.left
+    pairs = node.pairs if own is node.left else [(right, left) for left, right in node.pairs]
+    equal = {name: other for one, other in pairs for name in _alike(own, one)}
+    return (there, tuple(equal[n] for n in names)) if {*names} <= equal.keys() else None
 
 
 def computed_whole(plan: Plan, names: Collection[str]) -> tuple[Node, ...]:

@@ -16,7 +16,8 @@ from replay.book import CLAIM, Replay, ReplayBook, State
 from replay.estimate import seconds_left
 from replay.progress import TICK_S, BuildProgress
 from replay.rates import Rates
-from replay.slices import SlicedBuild, stride_after
+from replay.slices import SlicedBuild
+from replay.strides import Strides
 
 Report = Callable[[BuildProgress], None]
 _RECENT = 2
@@ -50,8 +51,10 @@ class Course:
     _recorded: float = field(default_factory=time.monotonic)
     _slice_began: float = field(default_factory=time.monotonic)
     _slices_before: int = 0
+    _seconds_before: int = 0
     _rows_before: int = 0
     _paces: list[tuple[float, int]] = field(default_factory=list)
+    _strides: Strides = field(default_factory=Strides)
 
     def tick(self, share: float) -> bool:
         """Take note of the share of the slice under way; return whether to go on with it."""
@@ -72,10 +75,12 @@ class Course:
         Raises `Cancelled`, and `Conflict` if lost.
         """
         times = (*self.build.seconds, *(round(seconds / many, 3) for _ in range(many)))
+        size = sum(self._sizes()[self.build.done : self.build.done + many])
+        self._strides.took(many, seconds * many / size if size else seconds)
         self.build = replace(self.build, done=self.build.done + many, seconds=times)
         if self.build.strides and self.build.rate is None:
             left = self.build.slicing.slices - self.build.done
-            self.stride = max(1, min(stride_after(many, seconds), left))
+            self.stride = max(1, min(self._strides.next(), left))
         self._paces.append((time.monotonic(), self.build.rows_done))
         # What is told and written now is a part of what the next one takes.
         self._slice_began = time.monotonic()
@@ -103,7 +108,7 @@ class Course:
         """Take note of how many slices the table has, when a process begins with it."""
         self.build = replace(self.build, done=done)
         self._slice_began = time.monotonic()
-        self._slices_before = done
+        self._slices_before, self._seconds_before = done, len(self.build.seconds)
         self._rows_before = self.build.rows_done
 
     def built(self) -> Replay:
@@ -185,29 +190,30 @@ class Course:
             slice=build.done,
             slices=build.slicing.slices,
             rate=(done - before) / max(now - since, 0.001),
-            eta_s=self._time_left(),
+            eta_s=self.time_left(),
             behind_rows=build.rows - done + build.since + build.later,
             behind_s=None if self.age_s is None else self.age_s + elapsed,
             since=build.since,
         )
 
-    def _time_left(self) -> tuple[float, float] | None:
-        build = self.build
-        own = build.done - self._slices_before
-        shares = _shares(self.sizes) or [1.0] * build.slicing.slices
-        earlier = _whole(build.seconds[: len(build.seconds) - own], shares)
-        here = _whole(build.seconds[-own:] if own else (), shares[self._slices_before :])
-        slices = build.slicing.slices
+    def time_left(self) -> tuple[float, float] | None:
+        """Return the bounds of the time left: looks at as many slices as the next one are told."""
+        build, sizes, many = self.build, self._sizes(), self.stride
         if not build.seconds and build.base is None and self.rates is not None:
             return self.rates.left(build.rows, self.running_s)
+        looks = self._strides.ahead(sizes[build.done :], many)
         return seconds_left(
-            here,
-            slices - build.done,
-            earlier=earlier,
-            running_s=self.running_s / self.stride,
-            pace_s=0.0 if build.rate is None else build.rows / slices / build.rate,
-            sizes=shares[build.done :],
+            self._strides.at(many),
+            len(looks),
+            earlier=[s * many for s in _whole(build.seconds[: self._seconds_before], sizes)],
+            running_s=self.running_s,
+            pace_s=0.0 if build.rate is None else build.rows / len(sizes) * many / build.rate,
+            sizes=looks,
         )
+
+    def _sizes(self) -> list[float]:
+        """Return how much of a mean slice each one is."""
+        return _shares(self.sizes) or [1.0] * self.build.slicing.slices
 
 
 def _shares(sizes: Sequence[int]) -> list[float]:

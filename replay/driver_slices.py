@@ -5,7 +5,7 @@ Slices are the same for both executors, and so are their commits (`projections.r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -15,8 +15,10 @@ from lake.tables import Tables
 from lake.writer import Guard
 from projections.run.projector import Projector
 from projections.run.spark_hashes import hash_sql, is_hashed
+from projections.sql.catalog import Column
 from projections.sql.plan import Plan
-from replay.carried_keys import computed_whole
+from projections.sql.tree import Node
+from replay.carried_keys import computed_whole, parted
 from replay.slices import Slicing, Whole
 
 
@@ -60,18 +62,23 @@ class DriverSlices:
             return True
 
         reading = self._projector.reading(whole.plan, whole.target, whole.catalog, whole.up_to)
-        condition = _condition(whole.plan, whole.slicing, number, many)
-        if not self.builds.write(reading, whole.up_to, write, condition):
+        apart = _apart(whole.plan, whole.slicing, number, many)
+        if not self.builds.write(reading, whole.up_to, write, apart):
             return False
         failpoints.hit(failpoints.REPLAY_AFTER_SLICE)
         return True
 
 
-def _condition(plan: Plan, slicing: Slicing, number: int, many: int) -> str:
+def _apart(plan: Plan, slicing: Slicing, number: int, many: int) -> Mapping[Node, str]:
     """Write which rows are of so many slices, as `Slicing.conditions` does for Spark."""
     if not slicing.columns or many == slicing.slices:
-        return "true"
-    types = {each.name: each for each in plan.columns}
-    hashed, modulus = hash_sql([types[name] for name in slicing.columns]), slicing.slices
-    place = f"(({hashed} % {modulus}) + {modulus}) % {modulus}"
+        return {}
+    return {
+        node: _condition(columns, slicing.slices, number, many)
+        for node, columns in parted(plan.tree, slicing.columns)
+    }
+
+
+def _condition(columns: Sequence[Column], modulus: int, number: int, many: int) -> str:
+    place = f"(({hash_sql(columns)} % {modulus}) + {modulus}) % {modulus}"
     return f"{place} BETWEEN {number} AND {number + many - 1}"

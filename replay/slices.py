@@ -43,9 +43,6 @@ MOST_ROWS = 4_000_000
 """Input rows that a slice has at most, however long the input is."""
 MOST_ASKED = 10_000
 """Of slices that somebody asks for: each is a commit, and scans all that is read."""
-QUICK_S = 2.0
-"""Slices that take less are computed several at once, twice as many each time: of a build that is
-over in seconds nobody needs the time left, and each look at the inputs costs as much as a slice."""
 PACE_S = 10.0
 """A build with a limited rate has slices that take about so long."""
 MOST_PACED = 4096
@@ -201,13 +198,6 @@ def slicing_of(
     most = MANY_SLICES if rate is None else MOST_PACED
     told = min(LEAST_SLICES, rows // LEAST_ROWS)
     return Slicing(columns=columns, slices=max(least, told, min(most, -(-rows // each))))
-
-
-def stride_after(many: int, seconds: float) -> int:
-    """Return how many slices to compute at once, where so many took so long."""
-    if seconds < QUICK_S:
-        return 2 * many
-    return many if seconds < 2 * QUICK_S else max(1, many // 2)
 
 
 def copying(

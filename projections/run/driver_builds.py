@@ -8,7 +8,7 @@ out not to be for DuckDB.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 import pyarrow as pa
@@ -21,7 +21,9 @@ from pipeline.executor import Executor, ExecutorChoice
 from projections.run.region_runs import Reading
 from projections.run.relations import LakeCatalog
 from projections.run.whole_rows import WholeRows
+from projections.sql.batch import ALL
 from projections.sql.shape import Plan
+from projections.sql.tree import Node
 
 BUILD_BYTES = 256 * 2**20
 """Files of the inputs up to which this process computes a build, or a slice of one, by DuckDB."""
@@ -64,7 +66,7 @@ class DriverBuilds:
         reading: Reading,
         up_to: Epoch,
         write: Callable[[Iterator[pa.Table]], R],
-        where: str = "true",
+        apart: Mapping[Node, str] = ALL,
     ) -> R | None:
         """Have `write` take the rows that `WholeRows.rows` gives; return what it returns.
 
@@ -72,7 +74,7 @@ class DriverBuilds:
         ends work that was stopped.
         """
         try:
-            with _turn, self.work.rows(reading, up_to, where) as parts:
+            with _turn, self.work.rows(reading, up_to, apart) as parts:
                 return write(parts)
         except (BeyondThisProcess, ContractViolation, TooLarge):
             if self.work.stopped:

@@ -21,7 +21,7 @@ Spark's alone or a change needs more rows than this process may hold.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
@@ -36,7 +36,7 @@ from lake.writer import UPSERT, upserts_and_deletes, with_op
 from pipeline.typed.columns import EPOCH
 from projections.run.database import ORDER_TYPES
 from projections.sql.adding import added_sql
-from projections.sql.batch import listed, whole
+from projections.sql.batch import ALL, listed, whole
 from projections.sql.catalog import Column
 from projections.sql.dialect import Dialect
 from projections.sql.key_steps import (
@@ -146,9 +146,12 @@ def all_rows(engine: Engine, plan: Plan, up_to: Epoch) -> pa.Table:
     return engine.rows(all_sql(engine.dialect, plan), stored_columns(plan))
 
 
-def all_sql(dialect: Dialect, plan: Plan) -> str:
-    """Write all rows as the table has them, from the views of the inputs."""
-    return (whole if plan.ordered else rows_sql)(plan.tree, dialect)
+def all_sql(dialect: Dialect, plan: Plan, parts: Mapping[Node, str] = ALL) -> str:
+    """Write all rows as the table has them, from the views of the inputs.
+
+    `parts`: of these nodes only rows for which a condition on their columns holds.
+    """
+    return (whole if plan.ordered else rows_sql)(plan.tree, dialect, parts)
 
 
 def stored_columns(plan: Plan) -> tuple[Column, ...]:

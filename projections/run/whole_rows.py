@@ -30,9 +30,9 @@ from projections.run.key_runs import all_sql, stored_columns
 from projections.run.region_runs import Reading
 from projections.run.relations import LakeCatalog
 from projections.run.spark_hashes import register_hashes
-from projections.sql.batch import listed
+from projections.sql.batch import ALL, listed
 from projections.sql.shape import InputKind, Plan
-from projections.sql.tree import Scan, scans
+from projections.sql.tree import Node, Scan, scans
 
 WHOLE_MEMORY_BYTES = 512 * 2**20
 """What DuckDB may take to compute a whole projection; more goes to disk."""
@@ -68,11 +68,12 @@ class WholeRows:
 
     @contextmanager
     def rows(
-        self, reading: Reading, up_to: Epoch, where: str = "true"
+        self, reading: Reading, up_to: Epoch, apart: Mapping[Node, str] = ALL
     ) -> Iterator[Iterator[pa.Table]]:
-        """Give the rows as they are at an epoch for which a condition holds, in the table's shape.
+        """Give the rows as they are at an epoch, in the table's shape.
 
-        `where` is in DuckDB's words, over the plan's columns. Raises `NotFound` before the first
+        `apart`: of these nodes only what a condition on their columns holds for, in DuckDB's words,
+        which does not bring one nearer to the inputs by itself. Raises `NotFound` before the first
         row of an input, `ContractViolation` and `BeyondThisProcess` as `Database.computing`, and
         `TooLarge` where neither memory nor the disk behind it suffice.
         """
@@ -91,7 +92,7 @@ class WholeRows:
                 for scan in scans(reading.plan.tree):
                     self._make_view(connection, scan, reading, up_to)
                 self._at_work = connection
-                yield _shaped(connection.sql(self._query(reading, up_to, where)), reading)
+                yield _shaped(connection.sql(self._query(reading, up_to, apart)), reading)
         finally:
             self._at_work = None
             database.close()
@@ -114,14 +115,14 @@ class WholeRows:
             with suppress(duckdb.Error):  # It may have ended meanwhile.
                 connection.interrupt()
 
-    def _query(self, reading: Reading, up_to: Epoch, where: str) -> str:
+    def _query(self, reading: Reading, up_to: Epoch, apart: Mapping[Node, str]) -> str:
         plan = reading.plan
-        text = plan.at(all_sql(TEXT, plan), reading.watermark_us)
+        text = plan.at(all_sql(TEXT, plan, apart), reading.watermark_us)
         names = listed(TEXT, [each.name for each in stored_columns(plan)])
         keyed = " AND ".join(f"{TEXT.name(name)} IS NOT NULL" for name in plan.key)
         return (
             f"SELECT {names}, CAST({int(up_to)} AS BIGINT) AS {EPOCH} FROM ({text}) AS built "
-            f"WHERE {keyed} AND ({where})"
+            f"WHERE {keyed}"
         )
 
     def _make_view(

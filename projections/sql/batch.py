@@ -6,7 +6,8 @@ small executor runs one operator's query at a time, over the rows that a change'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import assert_never
 
 from projections.sql.decimals import FLOATING
@@ -130,19 +131,33 @@ def names(node: Node) -> tuple[str, ...]:
     return tuple(each.name for each in node.columns)
 
 
-def whole(node: Node, dialect: Dialect) -> str:
-    """Write the query that gives all rows of a tree from the views of its inputs."""
+ALL: Mapping[Node, str] = MappingProxyType({})
+
+
+def whole(node: Node, dialect: Dialect, parts: Mapping[Node, str] = ALL) -> str:
+    """Write the query that gives all rows of a tree from the views of its inputs.
+
+    `parts`: of these nodes only rows for which a condition on their columns holds.
+    """
+    rows = _whole(node, dialect, parts)
+    if node not in parts:
+        return rows
+    return f"SELECT {placed(listed(dialect, names(node)))} FROM ({rows}) AS p WHERE {parts[node]}"
+
+
+def _whole(node: Node, dialect: Dialect, parts: Mapping[Node, str]) -> str:
     match node:
         case Scan():
             return scanned(node, dialect)
         case UnionAll():
-            return united(node, [whole(each, dialect) for each in node.inputs], dialect)
+            return united(node, [whole(each, dialect, parts) for each in node.inputs], dialect)
         case Join():
-            return joined(node, whole(node.left, dialect), whole(node.right, dialect), dialect)
+            left, right = (whole(each, dialect, parts) for each in (node.left, node.right))
+            return joined(node, left, right, dialect)
         case Final():
-            return ended(node, whole(node.input, dialect), dialect)
+            return ended(node, whole(node.input, dialect, parts), dialect)
         case _:
-            return over_rows(node, dialect)(whole(node.input, dialect))
+            return over_rows(node, dialect)(whole(node.input, dialect, parts))
 
 
 def over_rows(

@@ -14,7 +14,7 @@ from typing import assert_never
 
 from sqlglot import exp
 
-from projections.sql.batch import listed, names, over_rows, whole
+from projections.sql.batch import ALL, listed, names, over_rows, whole
 from projections.sql.dialect import Dialect
 from projections.sql.expressions import unwrapped
 from projections.sql.fact_places import apart
@@ -152,9 +152,9 @@ def a_row_for_each_fact(tree: Newest) -> bool:
     return apart(tree.input, tree.keys)
 
 
-def rows_sql(tree: Newest, dialect: Dialect) -> str:
-    """Write all rows of the tree, from the views of its inputs."""
-    return f"SELECT {listed(dialect, names(tree))} FROM ({whole(tree, dialect)}) AS y"
+def rows_sql(tree: Newest, dialect: Dialect, parts: Mapping[Node, str] = ALL) -> str:
+    """Write all rows of the tree, from the views of its inputs; of nodes in `parts` only these."""
+    return f"SELECT {listed(dialect, names(tree))} FROM ({whole(tree, dialect, parts)}) AS y"
 
 
 def touched_rows_sql(tree: Newest, dialect: Dialect, *, ordered: bool = False) -> str:

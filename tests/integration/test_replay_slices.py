@@ -103,7 +103,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut small builds too, and find all of their slices quick."""
     monkeypatch.setattr("replay.slices.LEAST_ROWS", 10)
     monkeypatch.setattr("replay.slices.ROWS_HERE", 10)
-    monkeypatch.setattr("replay.slices.QUICK_S", 600.0)
+    monkeypatch.setattr("replay.strides.QUICK_S", 600.0)
 
 
 @pytest.mark.usefixtures("quick")

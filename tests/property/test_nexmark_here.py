@@ -42,7 +42,7 @@ def test_p6_nexmark_in_one_batch_equals_the_oracle(name: str, house: AuctionHous
     names = {each.name for each in made.columns}
     found: dict[str, list[dict[str, object]]] = {}
     for where in ("true", *(f"abs({hashed} % {_SLICES}) = {n}" for n in range(_SLICES))):
-        with work.rows(reading, Epoch(LAST), where) as parts:
+        with work.rows(reading, Epoch(LAST), {made.tree: where}) as parts:
             rows = [row for part in parts for row in part.to_pylist()]
         assert {row.pop("_epoch") for row in rows} <= {LAST}
         found[where] = [{n: plain(v) for n, v in row.items() if n in names} for row in rows]
@@ -71,7 +71,7 @@ def test_how_far_a_query_is_can_be_seen(house: AuctionHouse) -> None:
         work.stop()
 
     def read_all() -> None:
-        with work.rows(house.reading(made), Epoch(LAST), long) as parts:
+        with work.rows(house.reading(made), Epoch(LAST), {made.tree: long}) as parts:
             list(parts)
 
     watcher = threading.Thread(target=stopped_on_the_way)

@@ -32,7 +32,6 @@ from replay.slices import (
     MOST_ASKED,
     MOST_PACED,
     MOST_ROWS,
-    QUICK_S,
     SLICE_ROWS,
     SlicedBuild,
     Slicing,
@@ -40,8 +39,8 @@ from replay.slices import (
     copying,
     fingerprint_of,
     slicing_of,
-    stride_after,
 )
+from replay.strides import LONG_S, QUICK_S, Strides
 from replay.subject import subject_of
 from tests.support.lake.handmade import SQL, HandMade, NoSpark, words
 from tests.support.oracles.sql_world import planned
@@ -192,9 +191,52 @@ def test_several_slices_are_their_rows_together() -> None:
     assert slicing.conditions(4, 3) == "pmod(xxhash64(`a`, `b c`), 9) BETWEEN 4 AND 6"
 
 
+@pytest.mark.parametrize(
+    ("looks", "then"),
+    [
+        pytest.param([(4, QUICK_S * 0.5)], 8, id="quick ones are doubled"),
+        pytest.param([(1, LONG_S * 2)], 1, id="long ones are not"),
+        pytest.param([(1, 6.4)], 2, id="one alone says nothing of what it costs once"),
+        pytest.param([(1, 6.4), (2, 6.8)], 4, id="most of it is done once"),
+        pytest.param([(1, 3.2), (2, 6.3)], 1, id="most of it is done for each slice"),
+        pytest.param([(2, 3.0), (4, 5.0)], 4, id="some of it is done once"),
+        pytest.param([(1, 8.0), (2, 4.0)], 4, id="the first one is cold"),
+        pytest.param([(1, 6.4), (2, LONG_S)], 2, id="a killed one begins again"),
+    ],
+)
+def test_looks_are_at_more_slices_while_most_of_one_is_done_once(
+    looks: list[tuple[int, float]], then: int
+) -> None:
+    strides = Strides()
+    for slices, seconds in looks:
+        strides.took(slices, seconds)
+    assert strides.next() == then
+
+
+def test_what_a_look_took_is_told_as_of_as_many_slices_as_the_next_one() -> None:
+    strides = Strides([(1, 4.5), (2, 5.0)])
+    assert strides.at(8) == pytest.approx([8.0, 8.0])
+    assert strides.at(1) == pytest.approx([4.5, 4.5])
+
+
+@pytest.mark.parametrize("slices", [12, 40])
+def test_of_looks_that_grow_the_time_left_is_told_within_a_fifth(
+    made: HandMade, slices: int
+) -> None:
+    """4 s that each look takes, and half a second for each slice."""
+    course = begun(made, a_build(slicing=Slicing(columns=("a",), slices=slices), strides=True))
+    while (done := course.build.done) < slices:
+        course.finished(4.0 + 0.5 * course.stride, course.stride)
+        left, many = slices - course.build.done, course.stride
+        if len(course.build.seconds) > 1 and left and done >= slices / 10:
+            rest = sum(4.0 + 0.5 * min(many, left - at) for at in range(0, left, many))
+            told = course.time_left()
+            assert told is not None
+            assert told[0] <= rest * 1.01, (done, told, rest)
+            assert rest * 0.99 <= told[1] <= rest * 1.25, (done, told, rest)
+
+
 def test_quick_slices_are_computed_several_at_once(made: HandMade) -> None:
-    assert [stride_after(4, QUICK_S * times) for times in (0.5, 1.5, 2.5)] == [8, 4, 2]
-    assert stride_after(1, 60.0) == 1
     course = begun(made, a_build(slicing=Slicing(columns=("a",), slices=9), strides=True))
     taken = []
     while course.build.done < 9:
