@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import os
 import secrets
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
 from apps.settings import TOKEN_FILE, Settings, kept_token
+from eventstore.service_client import is_loopback
 from kernel.errors import Misconfigured
 from service.access import Access, without_port
 
@@ -85,11 +85,3 @@ def _given(settings: Settings) -> str:
 
 def _is_kept(settings: Settings) -> bool:
     return settings.values["service.token"].origin == str(TOKEN_FILE)
-
-
-def is_loopback(host: str) -> bool:
-    """Say whether a host is this machine, by its address or as localhost."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

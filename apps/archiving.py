@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-import time
 from collections.abc import Callable
 from urllib.parse import quote
 
-from apps.service_client import ServiceClient
+from apps.calls import service_client
 from apps.settings import Settings
 from eventstore.archiving import ArchiveReport, ArchiveRun
 from eventstore.lake_archive import LakeArchive
 from eventstore.postgres.archiving import PostgresHolder, same_text
-
-_SHOW_EVERY_S = 1.0
 
 
 async def archive(
@@ -32,7 +28,7 @@ async def archive(
     taken out under the role `penstock_archive`, which the login of `postgres.dsn` must have.
     Raises `Unavailable`, `NotFound`, `InvalidRequest`.
     """
-    with ServiceClient(settings) as client:
+    with service_client(settings) as client:
 
         async def record(name: str, up_to: int) -> None:
             path = f"/v1/streams/{quote(name, safe='')}/archived"
@@ -50,23 +46,3 @@ async def archive(
                 max_events=max_events,
             )
             return await (run.plan() if dry_run else run.run())
-
-
-def shower() -> Callable[[ArchiveReport], None]:
-    """Show progress on standard error, once a second."""
-    shown_at = time.monotonic()
-
-    def show(report: ArchiveReport) -> None:
-        nonlocal shown_at
-        if time.monotonic() - shown_at < _SHOW_EVERY_S:
-            return
-        shown_at = time.monotonic()
-        rate = report.events / report.seconds if report.seconds else 0.0
-        left = (report.planned - report.events) / rate if rate else 0.0
-        print(
-            f"{report.events:,} of {report.planned:,} events, {rate:,.0f}/s, {left:,.0f} s left",
-            file=sys.stderr,
-            flush=True,
-        )
-
-    return show

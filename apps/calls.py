@@ -1,25 +1,16 @@
-"""Calls of our own HTTP services, by the standard library: others take longer to load."""
+"""Calls of the HTTP services that a workspace's settings name, with its token."""
 
 from __future__ import annotations
 
-from contextlib import suppress
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from http.client import HTTPException
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import (
-    HTTPErrorProcessor,
-    HTTPHandler,
-    HTTPSHandler,
-    OpenerDirector,
-    ProxyHandler,
-    Request,
-    build_opener,
-)
+from urllib.request import Request
 
 import orjson
 
 from apps.access import bearing
 from apps.settings import Settings
+from eventstore.service_client import ServiceClient, opener_of
 
 
 def asked(settings: Settings, part: str, path: str, *, timeout_s: float) -> tuple[int, Any] | None:
@@ -38,40 +29,9 @@ def asked(settings: Settings, part: str, path: str, *, timeout_s: float) -> tupl
         return None
 
 
-def opener_of(url: str) -> OpenerDirector:
-    """Return what opens requests to a service of ours: every answer is one, whatever its status."""
-    local = urlsplit(url).hostname in {"127.0.0.1", "localhost", "::1"}
-    # A proxy of the environment is for other machines.
-    direct = [ProxyHandler({})] if local else []
-    return build_opener(_AnyStatus, _Http, _Https, *direct)
-
-
-class _AnyStatus(HTTPErrorProcessor):
-    """Hands every answer over, also one that tells of an error or of another address."""
-
-    def http_response(self, request: Request, response: HTTPResponse) -> HTTPResponse:
-        return response
-
-    https_response = http_response
-
-
-class _Patient(HTTPConnection):
-    """Reads the answer also when the service stopped reading the request: it tells why."""
-
-    def request(self, *arguments: Any, **named: Any) -> None:
-        with suppress(BrokenPipeError, ConnectionResetError):
-            super().request(*arguments, **named)
-
-
-class _PatientWithTls(_Patient, HTTPSConnection):
-    pass
-
-
-class _Http(HTTPHandler):
-    def http_open(self, request: Request) -> HTTPResponse:
-        return self.do_open(_Patient, request)
-
-
-class _Https(HTTPSHandler):
-    def https_open(self, request: Request) -> HTTPResponse:
-        return self.do_open(_PatientWithTls, request)
+def service_client(settings: Settings) -> ServiceClient:
+    """Return a client of a workspace's service. Raises `Misconfigured` for what is no address."""
+    host = settings.text("service.host")
+    host = f"[{host}]" if ":" in host else host
+    url = settings.text("service.url") or f"http://{host}:{settings.number('service.port')}"
+    return ServiceClient(url, bearing(settings, url))

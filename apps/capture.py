@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from apps.settings import Settings
-from cdc.connectors import Placement
-from cdc.site import CaptureSite
+
+if TYPE_CHECKING:
+    from cdc.connectors import Placement
+    from cdc.site import CaptureSite
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,9 @@ class WorkspaceSite:
     @property
     def placement(self) -> Placement:
         """What the connectors of this workspace share."""
+        # It loads Arrow, which a command that only waits does not pay for.
+        from cdc.connectors import Placement
+
         return Placement(
             workspace=self.settings.name,
             topic_prefix=self.settings.text("kafka.topic_prefix"),

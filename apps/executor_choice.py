@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from apps.settings import Settings
-from apps.shipment import is_elsewhere
+from lake.shipment import is_elsewhere
 from pipeline.executor import MOST_PARTS, Executor, ExecutorChoice
 
 

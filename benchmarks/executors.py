@@ -28,7 +28,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from apps.spark_session import start_session, warm
 from benchmarks.bounds.source import FIRST_ID, SOURCE, columns_of, logged, registry, table_name
 from benchmarks.harness import Context, Figures, whole_numbers
 from benchmarks.machine import children_cpu_s
@@ -37,6 +36,7 @@ from kernel.positions import Epoch, Offsets
 from lake.datasets import dataset_of
 from lake.executor_tasks import Executors, SparkTasks
 from lake.layout import Lake, changes_log, current_name, events_log
+from lake.spark_session import start_session, warm
 from lake.tables import Tables
 from lake.writer import ArrowWriter, Guard
 from pipeline.commit.ingest import Ingest

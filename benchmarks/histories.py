@@ -23,11 +23,11 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from apps.spark_session import start_session, warm
 from benchmarks.harness import Context, Figures, whole_numbers
 from benchmarks.machine import children_cpu_s
 from kernel.positions import Epoch
 from lake.layout import Lake
+from lake.spark_session import start_session, warm
 from lake.table_columns import UTC_MICROS
 from lake.tables import Tables
 from lake.writer import ArrowWriter, Guard

@@ -5,10 +5,33 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Protocol
 
+from kernel.errors import InvalidRequest
+
 
 def read_moment(text: str) -> datetime:
     """Read a time of ISO 8601, its `z` small or not, as RFC 3339 has it. Raises `ValueError`."""
     return datetime.fromisoformat(f"{text[:-1]}Z" if text.endswith("z") else text)
+
+
+def moment_of(text: str | None) -> datetime | None:
+    """Read a time as users write it; without a zone it is UTC. Raises `InvalidRequest`."""
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidRequest(
+            f"{text!r} is not a time", remedy="Write it as 2013-01-31T12:00:00Z"
+        ) from None
+    if moment.tzinfo is None:
+        return moment.replace(tzinfo=UTC)
+    try:
+        moment.astimezone(UTC)
+    except OverflowError:
+        raise InvalidRequest(
+            f"{text!r} is not within the years 1 to 9999 in UTC", remedy="Write a nearer time."
+        ) from None
+    return moment
 
 
 class Clock(Protocol):

@@ -2,7 +2,7 @@
 
 A loop says when it works (`working`); all that is done for it says by `passed` that it has come to
 another step, in whatever thread, as long as that has the context of the one that began the work.
-Whoever passes a failpoint says so, too. Nothing here acts on it: see `apps.pipeline.watchdog`.
+Whoever passes a failpoint says so, too. Nothing here acts on it: see `pipeline.process.watchdog`.
 """
 
 from __future__ import annotations

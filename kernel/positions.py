@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple, NewType
 
+from kernel.errors import InvalidRequest
+
 Version = NewType("Version", int)
 """Place of an event in its stream: 0, 1, 2 … without gaps."""
 
@@ -17,6 +19,7 @@ Position = NewType("Position", int)
 
 LARGEST: Final = 2**63 - 1
 """The greatest version or position that there can be: both are `bigint` in PostgreSQL."""
+_MOST_DIGITS = len(str(LARGEST))
 
 Lsn = NewType("Lsn", int)
 """Byte position in a PostgreSQL write-ahead log. Not an order of rows by itself."""
@@ -72,3 +75,16 @@ def lsn_from_text(text: str) -> Lsn:
 def lsn_to_text(lsn: Lsn) -> str:
     """Render an LSN as PostgreSQL does, `16/B374D848`."""
     return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
+
+
+def position_of(text: str, option: str) -> int | None:
+    """Read a position; None for what is no whole number. Raises `InvalidRequest` beyond 64 bits."""
+    if not text.isdecimal():
+        return None
+    # Python reads no number of thousands of digits.
+    if len(text) > _MOST_DIGITS or int(text) > LARGEST:
+        raise InvalidRequest(
+            f"{option} {text[:_MOST_DIGITS]} is no position: these have at most 64 bits",
+            remedy=f"As {option} 1",
+        )
+    return int(text)

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 
 from lake.datasets import dataset_at, location_of, scanner_of, schema_of
 from lake.storage import is_local, place_of
-from schemas.identifiers import duckdb_name
+from schemas.identifiers import duckdb_name, text_literal
 
 _PATTERN = re.compile(r"[*?\[\]{}]")
 """What DuckDB takes for a pattern in a path, and cannot be told not to."""
@@ -63,7 +63,7 @@ def _native(table: DeltaTable, paths: Sequence[str], columns: Sequence[str]) -> 
     named = [f"{folder}/{each}" for each in files]
     if any(map(_PATTERN.search, named)):
         return None
-    texts = ", ".join("'" + each.replace("'", "''") + "'" for each in named)
+    texts = ", ".join(map(text_literal, named))
     return f"read_parquet([{texts}], union_by_name = true, hive_partitioning = false)"
 
 

@@ -13,7 +13,7 @@ from itertools import pairwise
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from schemas.identifiers import datafusion_name
+from schemas.identifiers import datafusion_name, text_literal
 
 RANGES = 8
 
@@ -35,7 +35,7 @@ def within(rows: pa.Table, keys: list[str], alias: str) -> str | None:
             return " OR ".join(ranges) + or_null
         if pa.types.is_string(column.type):
             seen = pc.min_max(column)
-            low, high = _text(seen["min"].as_py()), _text(seen["max"].as_py())
+            low, high = text_literal(seen["min"].as_py()), text_literal(seen["max"].as_py())
             return f"({quoted} >= {low} AND {quoted} <= {high})" + or_null
     return None
 
@@ -47,7 +47,3 @@ def _ranges(column: pa.ChunkedArray) -> list[tuple[int, int]]:
     cuts = sorted(int(place) + 1 for place in gaps.argsort()[::-1][: RANGES - 1] if gaps[place] > 1)
     edges = [0, *cuts, len(values)]
     return [(int(values[a]), int(values[b - 1])) for a, b in pairwise(edges)]
-
-
-def _text(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"

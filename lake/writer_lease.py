@@ -24,6 +24,7 @@ from lake import storage
 from lake.layout import Lake
 from lake.ledger import Ledger
 from lake.rows import SmallTables
+from schemas.identifiers import text_literal
 
 LEASES = "leases"
 _TAKEN, _GIVEN_BACK = "taken", "given back"
@@ -38,7 +39,7 @@ SCHEMA = Schema(
     ]
 )
 _NEWEST = """
-SELECT number, kind, holder, place FROM rows WHERE name = '{name}' ORDER BY number DESC LIMIT 1
+SELECT number, kind, holder, place FROM rows WHERE name = {name} ORDER BY number DESC LIMIT 1
 """
 
 
@@ -122,7 +123,7 @@ class WriterLease:
 
     def newest(self) -> LeaseRow | None:
         """Return the lease as it is; None where nobody ever had it."""
-        rows = self._rows.select(self._path, _NEWEST.format(name=self.name.replace("'", "''")))
+        rows = self._rows.select(self._path, _NEWEST.format(name=text_literal(self.name)))
         return _lease_row(rows[0]) if rows else None
 
     def _write(self, kind: str, after: LeaseRow | None) -> int:

@@ -5,7 +5,7 @@ own), `ddl` (what a source's DDL means), `position` (how far ingest has come), `
 rows), `arrive` (new, known or late), `log` (the append-only log), `current`, `installs` (bulk
 rows), `typed` and `history` (the tables kept from it), `commit` (the numbered protocol of an
 epoch), `verification` (the lake's side of a comparison with a source), `read` (from Kafka: what an
-epoch has). `executor` says who does a step: the driver, or Spark's executors.
+epoch has), `process` (what runs all of it). `executor` says who does a step.
 
 Upstream: lake, schemas; records decoded by cdc and eventstore are handed in by apps.
 Downstream: projections, cdc, replay, apps.

@@ -38,6 +38,11 @@ def datafusion_name(name: str, *, of: str | None = None) -> str:
     return f"{of}.{quoted}" if of else quoted
 
 
+def text_literal(text: str) -> str:
+    """Quote a text for DuckDB, and for deltalake's predicates; Spark reads backslashes in it."""
+    return "'" + text.replace("'", "''") + "'"
+
+
 def path_of(name: str) -> str:
     """Return the path of a table's folder below the folder of its kind.
 

@@ -8,11 +8,9 @@ from urllib.parse import quote
 import orjson
 import typer
 
-from apps import settings
-from apps.cli.options import JsonOption, WorkspaceOption
-from apps.cli.output import emit, table
-from apps.cli.query import moment_of
-from apps.service_client import ServiceClient
+from apps.cli.commands import CommandCall, commands
+from apps.cli.output import table
+from kernel.clock import moment_of
 from kernel.errors import InvalidRequest
 from schemas import json_text
 
@@ -21,13 +19,8 @@ Category = Annotated[str, typer.Argument(help="Category, as account")]
 Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the entity, as 1042")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command("command")(command)
-    app.command("entity")(entity)
-
-
 def command(
+    call: CommandCall,
     category: Category,
     id_: Id,
     name: Annotated[str, typer.Argument(metavar="COMMAND", help="The command, as deposit")],
@@ -38,8 +31,6 @@ def command(
     expect: Annotated[
         int | None, typer.Option(min=0, help="Only if the entity is at this version")
     ] = None,
-    workspace: WorkspaceOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Send a command to an entity; print the events that it led to."""
     if key is not None and not (key.isascii() and key.isprintable()):
@@ -56,12 +47,13 @@ def command(
         if value is not None
     }
     path = "/".join(quote(part, safe="") for part in (category, id_, name))
-    with ServiceClient(settings.load(workspace)) as client:
+    with call.service() as client:
         answer = client.post(f"/v1/commands/{path}", _object(data), headers=headers)
-    emit(answer, as_json=as_json, text=_told(answer))
+    call.answer(answer, text=_told(answer))
 
 
 def entity(
+    call: CommandCall,
     category: Category,
     id_: Id,
     version: Annotated[int | None, typer.Option(min=0, help="After this event")] = None,
@@ -75,8 +67,6 @@ def entity(
         int | None,
         typer.Option(min=1, max=500, help="With --explain: at most so many events (default: 50)"),
     ] = None,
-    workspace: WorkspaceOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Show the state of an entity: now, after a version, or at a time.
 
@@ -88,7 +78,7 @@ def entity(
     path = "/v1/entities/" + "/".join(quote(part, safe="") for part in (category, id_))
     if explain:
         path += "/explain"
-    with ServiceClient(settings.load(workspace)) as client:
+    with call.service() as client:
         asked = None if moment is None else moment.isoformat()
         answer = client.get(path, version=version, at=asked, limit=limit)
     state = orjson.dumps(answer["state"], option=orjson.OPT_INDENT_2).decode()
@@ -96,7 +86,7 @@ def entity(
     told = "".join(_explained(each) for each in answer.get("events", []))
     if answer.get("earlier") is not None:
         told += f"\n\nwhat came before: --explain --version {answer['earlier']}"
-    emit(answer, as_json=as_json, text=f"{text}\n{state}{told}", verbatim=True)
+    call.answer(answer, text=f"{text}\n{state}{told}", verbatim=True)
 
 
 def _explained(step: dict[str, Any]) -> str:
@@ -129,3 +119,6 @@ def _told(answer: dict[str, Any]) -> str:
         for event in answer["events"]
     ]
     return table(("version", "position", "type", "data"), rows)
+
+
+register = commands(command, entity)

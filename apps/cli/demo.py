@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from apps.cli.commands import commands
 from apps.cli.demo_options import (
     DEFAULT_FLIGHTS,
     DEFAULT_FOLDER,
@@ -20,11 +21,6 @@ from apps.cli.output import emit
 from apps.cli.stack import PortBase
 from kernel.errors import EXIT_FAILED, Misconfigured
 from stack.ports import DEFAULT_BASE
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("demo")(demo)
 
 
 def demo(
@@ -73,3 +69,6 @@ def demo(
         emit(narration.document(), as_json=True)
     if not held:
         raise typer.Exit(EXIT_FAILED)
+
+
+register = commands(demo)

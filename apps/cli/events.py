@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 from urllib.parse import quote
@@ -12,29 +12,23 @@ from uuid import UUID
 import orjson
 import typer
 
-from apps import settings
-from apps.cli.options import JsonOption, WorkspaceOption
-from apps.cli.output import cell, emit, folded, table
-from apps.service_client import ServiceClient, error_of
+from apps.cli.commands import CommandCall, commands
+from apps.cli.options import OfCategory, OfType, StreamName
+from apps.cli.output import cell, folded, table
 from eventstore.names import category_of
+from eventstore.service_client import error_of
+from eventstore.service_reads import messages, read_all, read_stream
 from kernel.errors import InvalidRequest, Unavailable
 from schemas import json_text
 
 _COLUMNS = ("position", "stream", "version", "type", "occurred_at", "data")
-_PAGE = 1_000
 _EXAMPLE = "'{\"total\": 12}'"
 _EXPECTATIONS = ("any", "no_stream", "stream_exists")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command()(append)
-    app.command()(read)
-    app.command()(tail)
-
-
 def append(
-    stream: Annotated[str, typer.Argument(help="category-id, as order-1042")],
+    call: CommandCall,
+    stream: StreamName,
     type_: Annotated[str | None, typer.Argument(metavar="[TYPE]")] = None,
     data: Annotated[str | None, typer.Argument(help="JSON object")] = None,
     file: Annotated[
@@ -46,20 +40,17 @@ def append(
         str | None,
         typer.Option("--id", help="UUID of the event: makes a retry safe"),
     ] = None,
-    workspace: WorkspaceOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Append an event, or a file of events, to one stream."""
     events = _events(type_, data, file, event_id)
     expected = _expected(expect)
-    with ServiceClient(settings.load(workspace)) as client:
+    with call.service() as client:
         answer = client.post(
             f"/v1/streams/{quote(stream, safe='')}",
             {"expected_version": expected, "events": events},
         )
-    emit(
+    call.answer(
         answer,
-        as_json=as_json,
         text=f"{answer['stream']}: versions {answer['first_version']} to "
         f"{answer['last_version']}, positions {answer['first_position']} to "
         f"{answer['last_position']}, category {category_of(stream)}",
@@ -67,16 +58,15 @@ def append(
 
 
 def read(
+    call: CommandCall,
     stream: Annotated[str | None, typer.Argument(help="A stream; none: all")] = None,
     after: Annotated[int, typer.Option(min=0, help="All events: behind this position")] = 0,
     from_version: Annotated[int | None, typer.Option(min=0, help="A stream: from here")] = None,
     backward: Annotated[bool, typer.Option(help="A stream: newest first")] = False,
-    category: Annotated[str | None, typer.Option(help="This category only")] = None,
-    type_: Annotated[str | None, typer.Option("--type", help="This type only")] = None,
+    category: OfCategory = None,
+    type_: OfType = None,
     tag: Annotated[str | None, typer.Option(help="All events: with this tag only")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Events at most")] = 100,
-    workspace: WorkspaceOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Print the events of a stream, or of the whole store."""
     _refuse_aside(
@@ -84,31 +74,30 @@ def read(
         of_all={"--after": after != 0, "--category": category, "--type": type_, "--tag": tag},
         of_one={"--from-version": from_version is not None, "--backward": backward},
     )
-    with ServiceClient(settings.load(workspace)) as client:
+    with call.service() as client:
         if stream is not None:
-            answer = _read_stream(client, stream, from_version, limit, backward=backward)
+            answer = read_stream(client, stream, from_version, limit, backward=backward)
         else:
-            answer = _read_all(client, after, limit, category=category, type=type_, tag=tag)
+            answer = read_all(client, after, limit, category=category, type=type_, tag=tag)
     nothing = "no such events; append one: penstock append order-1 placed '{\"total\": 12}'"
     text = table(_COLUMNS, list(map(_row, answer["events"])), nothing=nothing)
-    emit(answer, as_json=as_json, text=text)
+    call.answer(answer, text=text)
 
 
 def tail(
+    call: CommandCall,
     after: Annotated[str, typer.Option(help="A position, or end")] = "end",
-    category: Annotated[str | None, typer.Option(help="This category only")] = None,
-    type_: Annotated[str | None, typer.Option("--type", help="This type only")] = None,
+    category: OfCategory = None,
+    type_: OfType = None,
     tag: Annotated[str | None, typer.Option(help="With this tag only")] = None,
     stream: Annotated[str | None, typer.Option(help="This stream only")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Stop after so many")] = None,
     until_caught_up: Annotated[bool, typer.Option(help="Stop where history ends")] = False,
-    workspace: WorkspaceOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Follow events as they happen; with --json one JSON document per line."""
     seen, told = 0, after
     with (
-        ServiceClient(settings.load(workspace)) as client,
+        call.service() as client,
         client.lines(
             "/v1/events/subscribe",
             after=after,
@@ -118,7 +107,7 @@ def tail(
             stream=stream,
         ) as lines,
     ):
-        for kind, document in _messages(lines):
+        for kind, document in messages(lines):
             if kind == "caught-up" and until_caught_up:
                 return
             if kind == "failed":
@@ -129,7 +118,7 @@ def tail(
             if kind:
                 continue
             seen += 1
-            if as_json:
+            if call.as_json:
                 print(orjson.dumps(document).decode(), flush=True)
             else:
                 print(folded("  ".join(map(cell, _row(document)))), flush=True)
@@ -140,37 +129,6 @@ def tail(
         f"the feed ended at position {told}",
         remedy=f"Go on from there, with the same filters: penstock tail --after {told}",
     )
-
-
-def _read_stream(
-    client: ServiceClient, stream: str, from_version: int | None, limit: int, *, backward: bool
-) -> dict[str, Any]:
-    path = f"/v1/streams/{quote(stream, safe='')}"
-    direction = "backward" if backward else "forward"
-    events: list[Any] = []
-    while True:
-        wanted = min(limit - len(events), _PAGE)
-        page = client.get(path, from_version=from_version, direction=direction, limit=wanted)
-        events += page["events"]
-        last = events[-1]["version"] if events else 0
-        ended = last == 0 if backward else last == page["version"]
-        if not page["events"] or ended or len(events) == limit:
-            return {**page, "events": events}
-        from_version = last - 1 if backward else last + 1
-
-
-def _read_all(
-    client: ServiceClient, after: int, limit: int, **filters: str | None
-) -> dict[str, Any]:
-    events: list[Any] = []
-    while True:
-        page = client.get(
-            "/v1/events", after=after, limit=min(limit - len(events), _PAGE), **filters
-        )
-        events += page["events"]
-        after = page["next_after"]
-        if len(events) >= limit or after >= page["head"]:
-            return {"events": events, "head": page["head"], "next_after": after}
 
 
 def _refuse_aside(
@@ -190,20 +148,6 @@ def _refuse_aside(
         remedy=f"Of one stream: penstock read {stream} --from-version VERSION. Of all events: "
         f"penstock read {given[0]} …",
     )
-
-
-def _messages(lines: Iterator[str]) -> Iterator[tuple[str, Any]]:
-    """Yield (event name, document) of each server-sent message; the name of an event is empty."""
-    name, data = "", ""
-    for line in lines:
-        if not line:
-            if data:
-                yield name, orjson.loads(data)
-            name, data = "", ""
-        elif line.startswith("event: "):
-            name = line[7:]
-        elif line.startswith("data: "):
-            data = line[6:]
 
 
 def _events(
@@ -284,3 +228,6 @@ def _row(event: dict[str, Any]) -> list[object]:
     row = [event[column] for column in _COLUMNS]
     row[-1] = orjson.dumps(row[-1]).decode()
     return row
+
+
+register = commands(append, read, tail)

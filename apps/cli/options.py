@@ -36,3 +36,11 @@ NewWorkspaceOption = Annotated[
 ]
 """Of commands that make a workspace, or say whether one could be made."""
 JsonOption = Annotated[bool, typer.Option("--json", help="Answer with one JSON document.")]
+Files = Annotated[list[Path], typer.Argument(metavar="FILE.sql", help="SQL files, read together.")]
+ProjectionName = Annotated[str, typer.Argument(metavar="NAME", help="The projection.")]
+SourceName = Annotated[str, typer.Argument(metavar="NAME", help="The source's name.")]
+StreamName = Annotated[str, typer.Argument(help="category-id, as order-1042")]
+OfCategory = Annotated[str | None, typer.Option(help="This category only")]
+OfType = Annotated[str | None, typer.Option("--type", help="This type only")]
+DoIt = Annotated[bool, typer.Option("--yes", help="Do it.")]
+DeleteIt = Annotated[bool, typer.Option("--yes", help="Really delete it.")]

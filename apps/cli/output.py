@@ -14,18 +14,23 @@ import shlex
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import date, datetime
 from pathlib import Path
-from typing import BinaryIO, NoReturn, TextIO
+from typing import Any, BinaryIO, NoReturn, TextIO, TypeVar
 
 import orjson
 import typer
 
-from kernel.errors import EXIT_NEEDS_CONFIRMATION, InvalidRequest, PenstockError, exit_code
+from kernel.errors import EXIT_NEEDS_CONFIRMATION, PenstockError, exit_code
 
+Progress = TypeVar("Progress")
+Columns = Mapping[str, str | Callable[[Any], object]]
+"""By heading: the name of a field of each thing, or what tells it of one."""
 HIDDEN = "***"
+SHOW_EVERY_S = 1.0
 _IN_URL = re.compile(r"^(\w+://[^:@/]*):.*(?=@)")
 _BY_NAME = re.compile(r"(?<=password=)('(\\.|[^'\\])*'|\S+)")
 
@@ -115,6 +120,23 @@ def table(
     )
 
 
+def listing(
+    items: Iterable[Any],
+    columns: Columns,
+    *,
+    nothing: str = "nothing",
+) -> str:
+    """Lay out things as `table` does."""
+
+    def told(item: Any, column: str | Callable[[Any], object]) -> object:
+        if not isinstance(column, str):
+            return column(item)
+        return item[column] if isinstance(item, Mapping) else getattr(item, column)
+
+    rows = [[told(item, column) for column in columns.values()] for item in items]
+    return table([*columns], rows, nothing=nothing)
+
+
 def fields(document: Mapping[str, object]) -> str:
     """Lay out one thing as lines of name and value."""
     margin = max(map(len, document), default=0) + len(_GAP)
@@ -157,6 +179,28 @@ def refuse_unconfirmed(
     raise typer.Exit(EXIT_NEEDS_CONFIRMATION)
 
 
+def tell(line: str) -> None:
+    """Print a line to standard error, beside the answer."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def shower(
+    line: Callable[[Progress], str], *, same_every_s: float = SHOW_EVERY_S
+) -> Callable[[Progress], None]:
+    """Return what tells of progress once a second, and what is as before each `same_every_s`."""
+    told, told_at = "", time.monotonic()
+
+    def show(progress: Progress) -> None:
+        nonlocal told, told_at
+        now = line(progress)
+        if time.monotonic() - told_at < (same_every_s if now == told else SHOW_EVERY_S):
+            return
+        told, told_at = now, time.monotonic()
+        tell(now)
+
+    return show
+
+
 def report(error: PenstockError, *, as_json: bool) -> None:
     """Print an error to standard error: cause, then the next command."""
     if as_json:
@@ -194,19 +238,6 @@ def width_of(stream: TextIO) -> int | None:
     except (OSError, ValueError):
         return None
     return max(width, _NARROWEST) if width else None
-
-
-def text_of(file: Path, holds: str) -> str:
-    """Read a file that is to hold something, in UTF-8. Raises `InvalidRequest`."""
-    try:
-        # A mark of the byte order, as some editors write it, is no part of what is in the file.
-        return file.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        why = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error.strerror)
-        raise InvalidRequest(
-            f"{file} cannot be read: {why}",
-            remedy=f"Name a file that you may read, with {holds} in UTF-8.",
-        ) from error
 
 
 @contextmanager

@@ -6,17 +6,17 @@ Runs without a stack, and without Spark but for what only Spark computes.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from apps import settings
-from apps.cli.options import JsonOption, WorkspaceOption
-from apps.cli.output import emit, text_of
-from apps.cli.sql_files import read_files
-from kernel.errors import EXIT_FAILED, InvalidRequest, NotFound
+from apps.cli.commands import CommandCall
+from kernel.errors import EXIT_FAILED
+from projections.trial.places import computed_on, tests_at
+from projections.trial.sql_files import read_files
+from schemas.text_files import text_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,15 +25,13 @@ if TYPE_CHECKING:
     from projections.sql.shape import Plan
     from projections.trial.playback import ExpectationVerdict
 
-SUFFIX = ".test"
-
 Places = Annotated[
     list[Path],
     typer.Argument(metavar="FILE|DIR", help="Test files, SQL files with one, or folders of them."),
 ]
 
 
-def play(places: Places, workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
+def test_(call: CommandCall, places: Places) -> None:
     """Play the tests beside projections: as one batch, row by row, and in other orders.
 
     The tests of NAME.sql are in NAME.test; the SQL files of its folder are read together.
@@ -41,12 +39,12 @@ def play(places: Places, workspace: WorkspaceOption = None, as_json: JsonOption 
     from projections.trial.playback import played
     from projections.trial.statements import parse_tests
 
-    found = settings.load(workspace)
+    found = call.settings
     started = time.perf_counter()
     documents: list[dict[str, object]] = []
     lines: list[str] = []
     with OnSpark(found) as spark:
-        for file in _test_files(places):
+        for file in tests_at(places):
             tests = parse_tests(text_of(file, "tests"), origin=str(file))
             declared = read_files(sorted(file.parent.glob("*.sql")))
             for error in declared.refused:
@@ -68,34 +66,9 @@ def play(places: Places, workspace: WorkspaceOption = None, as_json: JsonOption 
     fail = "fails" if failed == 1 else "fail"
     lines.append(f"{held} {what}, {failed} {fail} ({seconds} s)")
     answer = {"ok": not failed, "expectations": documents, "seconds": seconds}
-    emit(answer, as_json=as_json, text="\n".join(lines))
+    call.answer(answer, text="\n".join(lines))
     if failed:
         raise typer.Exit(EXIT_FAILED)
-
-
-def _test_files(places: Sequence[Path]) -> Iterator[Path]:
-    for place in places:
-        if place.is_dir():
-            files = sorted(place.rglob(f"*{SUFFIX}"))
-            if not files:
-                raise NotFound(
-                    f"{place} has no tests",
-                    remedy=f"Write them beside the projection: NAME{SUFFIX} for NAME.sql.",
-                )
-            yield from files
-            continue
-        file = place.with_suffix(SUFFIX) if place.suffix == ".sql" else place
-        if not file.exists():
-            raise NotFound(
-                f"there is no test file {file}",
-                remedy=f"Write one: the tests of NAME.sql are in NAME{SUFFIX}.",
-            )
-        if file.suffix != SUFFIX:
-            raise InvalidRequest(
-                f"{place} is neither a test file nor SQL",
-                remedy=f"Name NAME{SUFFIX}, NAME.sql or a folder.",
-            )
-        yield file
 
 
 def _document(verdict: ExpectationVerdict) -> dict[str, object]:
@@ -154,14 +127,3 @@ class OnSpark:
         if self._session is None:
             self._session = session_of_command(self._found, "tests", master="local[2]")
         return computed_on(self._session, plan, views)
-
-
-def computed_on(spark: SparkSession, plan: Plan, views: dict[str, pa.Table]) -> pa.Table:
-    """Compute all rows of a plan in a session, over the views of its inputs."""
-    from lake.collecting import RESULT, collected
-    from projections.run.matchers import register_functions
-
-    for name, rows in views.items():
-        spark.createDataFrame(rows).createOrReplaceTempView(name)
-    register_functions(spark, plan.tree)
-    return collected(spark.sql(plan.rows_sql), RESULT)

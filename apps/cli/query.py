@@ -8,18 +8,15 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from apps import settings
-from apps.cli.groups import Group
-from apps.cli.options import JsonOption, WorkspaceOption
-from apps.cli.output import emit, table
-from kernel.errors import InvalidRequest, NotFound
-from kernel.positions import LARGEST, Epoch
-from lake.layout import Lake
+from apps.cli.commands import CommandCall, commands
+from apps.cli.output import Columns, listing, table
+from kernel.clock import moment_of
+from kernel.errors import NotFound
+from kernel.positions import Epoch
 from service import lake_documents
 
 if TYPE_CHECKING:
@@ -31,25 +28,10 @@ TableName = Annotated[
 ]
 Limit = Annotated[int, typer.Option("-n", "--limit", min=1, help="At most so many, newest first.")]
 _SHOWN_BYTES = 2_000
-_MOST_DIGITS = len(str(LARGEST))
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command("query")(query)
-    tables = typer.Typer(cls=Group, help="The lake's tables.")
-    tables.command("list")(table_list)
-    tables.command("path")(table_path)
-    tables.command("history")(table_history)
-    tables.command("retry")(table_retry)
-    app.add_typer(tables, name="table")
-    epochs = typer.Typer(cls=Group, help="Committed batches: offsets in, table versions out.")
-    epochs.command("list")(epoch_list)
-    epochs.command("show")(epoch_show)
-    app.add_typer(epochs, name="epoch")
 
 
 def query(
+    call: CommandCall,
     sql: Annotated[str, typer.Argument(metavar="SQL", help="One SELECT, in DuckDB's SQL.")],
     epoch: Annotated[int | None, typer.Option(help="Read all tables at this epoch.")] = None,
     at: Annotated[
@@ -58,8 +40,6 @@ def query(
     savepoint: Annotated[
         str | None, typer.Option(metavar="NAME", help="Read what this savepoint kept.")
     ] = None,
-    workspace: WorkspaceOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Ask the tables, all at one epoch: by default the greatest that all of them have.
 
@@ -70,7 +50,7 @@ def query(
     from projections.serve.query import ask
 
     answer = ask(
-        lake_of(settings.load(workspace)),
+        call.made_lake,
         sql,
         epoch=Epoch(epoch) if epoch is not None else None,
         at=moment_of(at),
@@ -85,25 +65,23 @@ def query(
     }
     shown = [[_cell(value) for value in row.values()] for row in rows]
     text = table(answer.rows.schema.names, shown, nothing="no row fits")
-    emit(document, as_json=as_json, text=text)
-    if not as_json:
+    call.answer(document, text=text)
+    if not call.as_json:
         as_of = "" if answer.epoch is None else f", epoch {answer.epoch}"
         print(f"({len(rows)} row{'s' * (len(rows) != 1)}{as_of})", file=sys.stderr)
 
 
-def table_list(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
+def table_list(call: CommandCall) -> None:
     """List the lake's tables with version, rows and size, and why one is held."""
-    documents = lake_documents.table_list(lake_of(settings.load(workspace)))
+    documents = lake_documents.table_list(call.made_lake)
     columns = ("name", "version", "rows", "bytes", "files", "committed_at", "held")
     rows = [[document.get(column, "-") for column in columns] for document in documents]
     headings = ["table", "version", "rows", "bytes", "files", "last commit", "held"]
     nothing = "the lake has no tables yet; they come with the first event: penstock append"
-    emit(documents, as_json=as_json, text=table(headings, rows, nothing=nothing))
+    call.answer(documents, text=table(headings, rows, nothing=nothing))
 
 
-def table_retry(
-    name: TableName, workspace: WorkspaceOption = None, as_json: JsonOption = False
-) -> None:
+def table_retry(call: CommandCall, name: TableName) -> None:
     """Try a held typed or history table again now, when its cause was mended.
 
     The pipeline tries by itself, too, after pauses that grow to five minutes.
@@ -111,7 +89,7 @@ def table_retry(
     from pipeline.ddl.held_tables import NO_ORDER
     from projections.serve.standings import held_tables
 
-    lake = lake_of(settings.load(workspace))
+    lake = call.made_lake
     held = {
         each: hold
         for each, hold in held_tables(lake).items()
@@ -122,60 +100,50 @@ def table_retry(
     from projections.serve.statuses import try_again
 
     try_again(lake, name)
-    emit({"name": name, "retry": True}, as_json=as_json, text=f"{name} is tried again")
+    call.answer({"name": name, "retry": True}, text=f"{name} is tried again")
 
 
-def table_path(
-    name: TableName, workspace: WorkspaceOption = None, as_json: JsonOption = False
-) -> None:
+def table_path(call: CommandCall, name: TableName) -> None:
     """Print the folder of a table: any engine may open it as a Delta table."""
     from projections.serve import lake_tables
 
-    found = lake_tables.describe(lake_of(settings.load(workspace)), lake_tables.table_name([name]))
+    found = lake_tables.describe(call.made_lake, lake_tables.table_name([name]))
     document = {"name": found.name, "path": found.path}
-    emit(document, as_json=as_json, text=found.path, verbatim=True)
+    call.answer(document, text=found.path, verbatim=True)
 
 
-def table_history(
-    name: TableName,
-    limit: Limit = 20,
-    workspace: WorkspaceOption = None,
-    as_json: JsonOption = False,
-) -> None:
+def table_history(call: CommandCall, name: TableName, limit: Limit = 20) -> None:
     """Show a table's commits: version, time, what was done, rows, by which engine."""
     from projections.serve import lake_tables
 
-    found = lake_tables.commits(
-        lake_of(settings.load(workspace)), lake_tables.table_name([name]), limit=limit
-    )
-    rows = [[c.version, c.at, c.operation, c.rows, c.engine] for c in found]
-    headings = ["version", "at", "operation", "rows", "engine"]
-    emit(lake_documents.commit_list(found), as_json=as_json, text=table(headings, rows))
+    found = lake_tables.commits(call.made_lake, lake_tables.table_name([name]), limit=limit)
+    columns: Columns = {each: each for each in ("version", "at", "operation", "rows", "engine")}
+    call.answer(lake_documents.commit_list(found), text=listing(found, columns))
 
 
-def epoch_list(
-    limit: Limit = 20, workspace: WorkspaceOption = None, as_json: JsonOption = False
-) -> None:
+def epoch_list(call: CommandCall, limit: Limit = 20) -> None:
     """List committed epochs: when, how many rows of which kind, how long it took."""
     from projections.serve.epochs import newest_epochs
 
-    found = newest_epochs(lake_of(settings.load(workspace)), limit=limit)
-    rows = [[e.epoch, e.at, _counts(e), f"{sum(e.timings_ms.values()):.0f} ms"] for e in found]
-    documents = [lake_documents.epoch_document(e) for e in found]
+    found = newest_epochs(call.made_lake, limit=limit)
+    columns: Columns = {
+        "epoch": "epoch",
+        "committed": "at",
+        "rows": _counts,
+        "took": lambda each: f"{sum(each.timings_ms.values()):.0f} ms",
+    }
     nothing = "no epoch was committed yet; the pipeline commits what comes: penstock status"
-    text = table(["epoch", "committed", "rows", "took"], rows, nothing=nothing)
-    emit(documents, as_json=as_json, text=text)
+    documents = [lake_documents.epoch_document(each) for each in found]
+    call.answer(documents, text=listing(found, columns, nothing=nothing))
 
 
 def epoch_show(
-    epoch: Annotated[int, typer.Argument(help="Its number.")],
-    workspace: WorkspaceOption = None,
-    as_json: JsonOption = False,
+    call: CommandCall, epoch: Annotated[int, typer.Argument(help="Its number.")]
 ) -> None:
     """Show one epoch: offsets, heads, cuts, and the version of every table that belongs to it."""
     from projections.serve.epochs import epoch_at
 
-    found = epoch_at(lake_of(settings.load(workspace)), epoch)
+    found = epoch_at(call.made_lake, epoch)
     rows = [[name, at.version, at.as_of_epoch] for name, at in sorted(found.tables.items())]
     lines = [
         f"epoch {found.epoch}, committed {found.at.isoformat(timespec='milliseconds')}",
@@ -185,50 +153,7 @@ def epoch_show(
         f"offsets   {json.dumps(found.end)}",
         table(["table", "version", "as of epoch"], rows),
     ]
-    emit(lake_documents.epoch_document(found), as_json=as_json, text="\n".join(lines))
-
-
-def lake_of(found: settings.Settings) -> Lake:
-    """Return a workspace's lake. Raises `NotFound` where there is none yet."""
-    from lake import storage
-
-    if not storage.exists(found.lake):
-        raise NotFound(f"there is no lake at {found.lake}", remedy="penstock up")
-    return Lake.at(found.lake)
-
-
-def moment_of(text: str | None) -> datetime | None:
-    """Read a time as users write it; without a zone it is UTC. Raises `InvalidRequest`."""
-    if text is None:
-        return None
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise InvalidRequest(
-            f"{text!r} is not a time", remedy="Write it as 2013-01-31T12:00:00Z"
-        ) from None
-    if moment.tzinfo is None:
-        return moment.replace(tzinfo=UTC)
-    try:
-        moment.astimezone(UTC)
-    except OverflowError:
-        raise InvalidRequest(
-            f"{text!r} is not within the years 1 to 9999 in UTC", remedy="Write a nearer time."
-        ) from None
-    return moment
-
-
-def position_of(text: str, option: str) -> int | None:
-    """Read a position; None for what is no whole number. Raises `InvalidRequest` beyond 64 bits."""
-    if not text.isdecimal():
-        return None
-    # Python reads no number of thousands of digits.
-    if len(text) > _MOST_DIGITS or int(text) > LARGEST:
-        raise InvalidRequest(
-            f"{option} {text[:_MOST_DIGITS]} is no position: these have at most 64 bits",
-            remedy=f"As {option} 1",
-        )
-    return int(text)
+    call.answer(lake_documents.epoch_document(found), text="\n".join(lines))
 
 
 def _counts(found: EpochPage) -> str:
@@ -263,3 +188,10 @@ def readable(value: bytes) -> str:
     else:
         text = text if text.isprintable() else value.hex()
     return text if len(text) <= _SHOWN_BYTES else f"{text[:_SHOWN_BYTES]}… ({len(value)} bytes)"
+
+
+register = commands(
+    query,
+    table=[table_list, table_path, table_history, table_retry],
+    epoch=[epoch_list, epoch_show],
+)

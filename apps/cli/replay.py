@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from apps import settings
-from apps.cli.groups import Group
-from apps.cli.options import JsonOption, WorkspaceOption
-from apps.cli.output import emit, refuse_unconfirmed, table
+from apps.cli.commands import CommandCall, commands
+from apps.cli.options import ProjectionName
+from apps.cli.output import Columns, listing, table
 from apps.cli.replay_builds import (
     Built,
     Generation,
-    Name,
     apply,
     book_of,
     builder_of,
@@ -32,7 +31,12 @@ from apps.cli.replay_builds import (
 )
 from apps.cli.replay_derived import is_derived
 from apps.cli.replay_events import events
-from apps.cli.replay_pages import (
+from apps.cli.replay_places import OtherLake, other_lake, told_there
+from apps.cli.sites import site_of
+from kernel import failpoints
+from kernel.errors import EXIT_FAILED, InvalidRequest
+from lake.layout import Lake
+from replay.pages import (
     comparison_page,
     document,
     drift_line,
@@ -41,11 +45,6 @@ from apps.cli.replay_pages import (
     short,
     swapped,
 )
-from apps.cli.replay_places import OtherLake, other_lake, told_there
-from apps.cli.sites import site_of
-from kernel import failpoints
-from kernel.errors import EXIT_FAILED, InvalidRequest
-from lake.layout import Lake
 
 if TYPE_CHECKING:
     from kernel.positions import Epoch
@@ -68,50 +67,37 @@ ExpectColumn = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    group = typer.Typer(
-        cls=Group,
-        help="Build projections again from the lake, compare, swap; send events elsewhere.",
-    )
-    group.command("plan")(plan)
-    group.command("apply")(told_there(apply))
-    group.command("pause")(told_there(pause_))
-    group.command("resume")(told_there(resume))
-    group.command("status")(told_there(status))
-    group.command("verify")(told_there(verify_))
-    group.command("compare")(compare_)
-    group.command("swap")(swap_)
-    group.command("rollback")(rollback_)
-    group.command("cancel")(told_there(cancel_))
-    group.command("events")(events)
-    app.add_typer(group, name="replay")
-
-
 def status(
+    call: CommandCall,
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One projection.")] = None,
     lake: OtherLake = None,
-    workspace: WorkspaceOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Show generations: state, epoch, progress of a build, result of a comparison."""
     from lake.rows import SmallTables
     from projections.serve.standings import standing
     from replay.book import ReplayBook
 
-    settled = settings.load(workspace)
+    settled = call.settings
     own, into = Lake.named(settled.lake), other_lake(settled, lake)
     if name is not None and not is_derived(name, into):
         standing(own, name)  # It refuses a name that is not deployed.
     found = [r for r in ReplayBook(into or own, SmallTables()).all() if name in (None, r.name)]
-    rows = [[r.name, r.generation, r.base, r.state.value, r.epoch, r.at, short(r)] for r in found]
-    headings = ["projection", "generation", "built beside", "state", "epoch", "since", "detail"]
+    columns: Columns = {
+        "projection": "name",
+        "generation": "generation",
+        "built beside": "base",
+        "state": lambda each: each.state.value,
+        "epoch": "epoch",
+        "since": "at",
+        "detail": short,
+    }
     nothing = "nothing was built again; see what would be: penstock replay plan NAME"
-    text = table(headings, rows, nothing=nothing)
-    emit([document(r) for r in found], as_json=as_json, text=text)
+    text = listing(found, columns, nothing=nothing)
+    call.answer([document(each) for each in found], text=text)
 
 
 def verify_(
+    call: CommandCall,
     name: Built,
     generation: Generation = None,
     expect: Expect = None,
@@ -120,8 +106,6 @@ def verify_(
         Path | None, typer.Option(metavar="FILE", help="Write the result to FILE, .html or .json.")
     ] = None,
     lake: OtherLake = None,
-    workspace: WorkspaceOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Compare the built generation with the live one at one epoch: types, then row for row.
 
@@ -130,7 +114,7 @@ def verify_(
     """
     from replay.book import READY
 
-    found = settings.load(workspace)
+    found = call.settings
     into = other_lake(found, lake)
     built = book_of(found, name, into).newest(name, *READY, generation=generation)
     from apps.large_states import large_states
@@ -151,21 +135,20 @@ def verify_(
     compared = judge(site, name, generation=built.generation, expectation=expectation)
     if report is not None:
         write_report(compared, report)
-    emit(compared.document, as_json=as_json, text=comparison_page(compared))
+    call.answer(compared.document, text=comparison_page(compared, table))
     if not compared.accepted:
         raise typer.Exit(EXIT_FAILED)
 
 
 def compare_(
-    name: Name,
+    call: CommandCall,
+    name: ProjectionName,
     generation: Generation = None,
     watch: Annotated[
         bool, typer.Option("--watch", help="Go on with every newer epoch, until interrupted.")
     ] = False,
     expect: Expect = None,
     expect_column: ExpectColumn = None,
-    workspace: WorkspaceOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Show how many rows of two generations differ, now and at each epoch compared before.
 
@@ -174,7 +157,7 @@ def compare_(
     """
     from replay.book import READY
 
-    found = settings.load(workspace)
+    found = call.settings
     book = book_of(found, name)
     built = book.newest(name, *READY, generation=generation)
     from apps.large_states import large_states
@@ -196,14 +179,15 @@ def compare_(
     for each in compared:
         if watch:
             line = drift_of(book.compared(name, each.generation)[-1])
-            print(json.dumps(line, default=str) if as_json else drift_line(line), flush=True)
+            print(json.dumps(line, default=str) if call.as_json else drift_line(line), flush=True)
     if not watch:
         drift = [drift_of(each) for each in book.compared(name, number)]
         told = {"name": name, "generation": number, "drift": drift}
-        emit(told, as_json=as_json, text=drift_page(drift))
+        call.answer(told, text=drift_page(drift, table))
 
 
 def swap_(
+    call: CommandCall,
     names: Names,
     generation: Generation = None,
     yes: Annotated[
@@ -213,8 +197,6 @@ def swap_(
         str | None,
         typer.Option(metavar="WHY", help="With --yes: why all the same; `replay status` shows it."),
     ] = None,
-    workspace: WorkspaceOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Make the built generation the table, by one commit. `replay rollback` takes it back.
 
@@ -224,7 +206,7 @@ def swap_(
     """
     from replay.book import READY, State
 
-    found = settings.load(workspace)
+    found = call.settings
     failpoints.arm_from_environment()
     members = _members(found, names, *READY, State.SWAPPING, generation=generation)
     # A swap that was interrupted had its confirmation.
@@ -233,7 +215,7 @@ def swap_(
     if unsure and not (yes and why_not):
         what = "; ".join(map(_not_accepted, unsure))
         verify = ", ".join(f"penstock replay verify {each.name}" for each in unsure)
-        refuse_unconfirmed(what, as_json=as_json, fix=f"{verify}, or add --yes --reason WHY")
+        call.refuse_unconfirmed(what, fix=f"{verify}, or add --yes --reason WHY")
     from replay.swap import swap
 
     site, told = site_of(found), why_not if unsure else None
@@ -248,11 +230,11 @@ def swap_(
     if len(members) > 1:
         from replay.swap_sets import swap_set
 
-        _emit_swapped(swap_set(site, members, bring, reason=told), as_json=as_json)
+        _answer_swapped(call, swap_set(site, members, bring, reason=told))
         return
     (built,) = members
     done = swap(site, built.name, catch_up, generation=built.generation, reason=told)
-    emit(asdict(done), as_json=as_json, text=swapped(done))
+    call.answer(asdict(done), text=swapped(done))
 
 
 def _members(
@@ -276,11 +258,11 @@ def _not_accepted(built: Replay) -> str:
     return f"generation {built.generation} of {built.name} {why} the live one"
 
 
-def _emit_swapped(done: Sequence[Swapped], *, as_json: bool) -> None:
-    emit([asdict(each) for each in done], as_json=as_json, text="\n".join(map(swapped, done)))
+def _answer_swapped(call: CommandCall, done: Sequence[Swapped]) -> None:
+    call.answer([asdict(each) for each in done], text="\n".join(map(swapped, done)))
 
 
-def rollback_(names: Names, workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
+def rollback_(call: CommandCall, names: Names) -> None:
     """Make the generation before the live one the table again, as it was at the swap.
 
     The pipeline then brings it up to date, from its own epoch. What was swapped together is taken
@@ -289,7 +271,7 @@ def rollback_(names: Names, workspace: WorkspaceOption = None, as_json: JsonOpti
     from replay.book import State
 
     failpoints.arm_from_environment()
-    found = settings.load(workspace)
+    found = call.settings
     members = _members(found, names, State.SWAPPED, State.ROLLING_BACK)
     from replay.swap import rollback
 
@@ -297,18 +279,14 @@ def rollback_(names: Names, workspace: WorkspaceOption = None, as_json: JsonOpti
     if len(members) > 1:
         from replay.swap_sets import rollback_set
 
-        _emit_swapped(rollback_set(site, members), as_json=as_json)
+        _answer_swapped(call, rollback_set(site, members))
         return
     done = rollback(site, members[0].name)
-    emit(asdict(done), as_json=as_json, text=swapped(done))
+    call.answer(asdict(done), text=swapped(done))
 
 
 def cancel_(
-    name: Name,
-    generation: Generation = None,
-    lake: OtherLake = None,
-    workspace: WorkspaceOption = None,
-    as_json: JsonOption = False,
+    call: CommandCall, name: ProjectionName, generation: Generation = None, lake: OtherLake = None
 ) -> None:
     """Stop a build, or drop a built generation that is not the table; its files are removed.
 
@@ -316,7 +294,7 @@ def cancel_(
     """
     from replay.book import CLAIMED, READY, UNFINISHED, State
 
-    found = settings.load(workspace)
+    found = call.settings
     into, open_ = other_lake(found, lake), (*UNFINISHED, *READY, *CLAIMED)
     book_of(found, name, into).newest(name, *open_, generation=generation)
     from replay.cancel import cancel
@@ -325,4 +303,21 @@ def cancel_(
     text = f"generation {done.generation} of {name} is cancelled; the live one was not touched"
     if done.state is State.SWAPPED:
         text = f"generation {done.generation} of {name} stays the table: its rollback is given up"
-    emit(document(done), as_json=as_json, text=text)
+    call.answer(document(done), text=text)
+
+
+register = commands(
+    replay=[
+        plan,
+        told_there(apply),
+        told_there(pause_),
+        told_there(resume),
+        told_there(status),
+        told_there(verify_),
+        compare_,
+        swap_,
+        rollback_,
+        told_there(cancel_),
+        events,
+    ]
+)

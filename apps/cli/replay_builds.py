@@ -5,7 +5,6 @@ Commands import the lake and Spark when they run: it takes seconds, which `--hel
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
@@ -15,17 +14,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from apps import settings
-from apps.cli.options import JsonOption, WorkspaceOption
-from apps.cli.output import emit
+from apps.cli.commands import CommandCall
+from apps.cli.output import table, tell
 from apps.cli.replay_derived import (
     derived_plan,
     is_derived,
     make_derived,
     refuse_options,
 )
-from apps.cli.replay_pages import NO_PACE, document, plan_page
 from apps.cli.replay_places import OtherLake, naming, other_lake
-from apps.cli.replay_plans import (
+from apps.cli.sites import site_of
+from kernel import failpoints
+from lake.layout import Lake
+from replay.build_requests import (
     asked_start,
     chosen_names,
     read_plan,
@@ -34,21 +35,15 @@ from apps.cli.replay_plans import (
     start_of,
     text_for,
 )
-from apps.cli.sites import site_of
-from kernel import failpoints
-from lake.layout import Lake
+from replay.pages import NO_PACE, document, plan_page
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from replay.book import Replay, ReplayBook
     from replay.build import Builder
     from replay.planning import ReplayPlan
-    from replay.progress import BuildProgress
     from replay.starts import Start
     from replay.subject import Site
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The projection.")]
 Built = Annotated[
     str,
     typer.Argument(
@@ -106,6 +101,7 @@ Planned = Annotated[
 
 
 def plan(
+    call: CommandCall,
     names: Several,
     sql: Sql = None,
     include_late: Late = False,
@@ -114,18 +110,16 @@ def plan(
     where: Where = None,
     downstream: Downstream = False,
     lake: OtherLake = None,
-    workspace: WorkspaceOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Show what a replay would read, write and change, and how to go back. Changes nothing.
 
     With --json the answer is a plan that `replay apply --plan` takes, but for one with --lake; of
     several projections a list of plans, in the order in which they are built.
     """
-    settled = settings.load(workspace)
+    settled = call.settings
     into = other_lake(settled, lake)
     asked = _asked(sql, from_savepoint, from_, where, include_late=include_late)
-    chosen = chosen_names(settled, names, into, downstream=downstream)
+    chosen = chosen_names(_reads(settled, into), names, downstream=downstream)
     documents, pages = [], []
     for name in chosen:
         if is_derived(name, into):
@@ -141,9 +135,14 @@ def plan(
         text = text_for(sql, name, several=len(chosen) > 1)
         found = plan_replay(site, name, text=text, include_late=include_late, start=start)
         documents.append(asdict(found))
-        pages.append(plan_page(found))
+        pages.append(plan_page(found, table))
     several = len(names) > 1 or downstream
-    emit(documents if several else documents[0], as_json=as_json, text="\n\n".join(pages))
+    call.answer(documents if several else documents[0], text="\n\n".join(pages))
+
+
+def _reads(found: settings.Settings, into: Lake | None) -> Callable[[], Site]:
+    """Return what is asked which projection reads which."""
+    return partial(site_of, found, fields=False, into=into)
 
 
 def _asked(
@@ -165,6 +164,7 @@ def _asked(
 
 
 def apply(
+    call: CommandCall,
     names: Several,
     sql: Sql = None,
     include_late: Late = False,
@@ -180,8 +180,6 @@ def apply(
     planned: Planned = None,
     downstream: Downstream = False,
     lake: OtherLake = None,
-    workspace: WorkspaceOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Build a new generation beside the live one, up to the live one's epoch.
 
@@ -190,10 +188,10 @@ def apply(
     lake, in one commit once it is whole, and nothing is written to this one. Several projections
     are built one after the other, each behind those that it reads.
     """
-    found = settings.load(workspace)
+    found = call.settings
     failpoints.arm_from_environment()
     into = other_lake(found, lake)
-    chosen = chosen_names(found, names, into, downstream=downstream)
+    chosen = chosen_names(_reads(found, into), names, downstream=downstream)
     asked = _asked(sql, from_savepoint, from_, where, include_late=include_late)
     build = partial(
         _apply_one,
@@ -218,7 +216,7 @@ def apply(
             break
     documents = [document(each) for each in built]
     text = "\n".join(_built_page(each, into) for each in built)
-    emit(documents if several else documents[0], as_json=as_json, text=text)
+    call.answer(documents if several else documents[0], text=text)
 
 
 def _apply_one(
@@ -263,27 +261,24 @@ def _apply_one(
 def _tell_pace(planned: ReplayPlan, rate: float | None) -> None:
     """Say of a rate that it has no effect."""
     if rate is not None and not planned.sliceable:
-        print(f"{planned.name} is built in one slice: {NO_PACE}", file=sys.stderr, flush=True)
+        tell(f"{planned.name} is built in one slice: {NO_PACE}")
 
 
 def pause_(
-    name: Built,
-    generation: Generation = None,
-    lake: OtherLake = None,
-    workspace: WorkspaceOption = None,
-    as_json: JsonOption = False,
+    call: CommandCall, name: Built, generation: Generation = None, lake: OtherLake = None
 ) -> None:
     """Let a build rest after the slice under way; its process ends, `replay resume` goes on."""
-    found = settings.load(workspace)
+    found = call.settings
     done = book_of(found, name, other_lake(found, lake)).pause(name, generation=generation)
     text = (
         f"generation {done.generation} of {name} pauses after its slice; "
         f"to go on: penstock replay resume {name}{naming(lake)}"
     )
-    emit(document(done), as_json=as_json, text=text)
+    call.answer(document(done), text=text)
 
 
 def resume(
+    call: CommandCall,
     name: Built,
     generation: Generation = None,
     sql: Annotated[
@@ -291,8 +286,6 @@ def resume(
         typer.Option("--sql", help="A file with the query, mended where a row failed."),
     ] = None,
     lake: OtherLake = None,
-    workspace: WorkspaceOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Go on with a build that was paused, stopped by an error, or whose process died.
 
@@ -302,17 +295,17 @@ def resume(
     from replay.book import UNFINISHED
 
     text = text_for(sql, name)
-    found = settings.load(workspace)
+    found = call.settings
     failpoints.arm_from_environment()
     into = other_lake(found, lake)
     book_of(found, name, into).newest(name, *UNFINISHED, generation=generation)
     if is_derived(name, into):
         refuse_options(name, {"--sql": sql})
-        _emit_built(make_derived(found, name, into), into, as_json=as_json)
+        _answer_built(call, make_derived(found, name, into), into)
         return
     site = site_of(found, into=into)
     done = builder_of(found, site).resume(name, generation=generation, text=text)
-    _emit_built(done, into, as_json=as_json)
+    _answer_built(call, done, into)
 
 
 def book_of(found: settings.Settings, name: str, into: Lake | None = None) -> ReplayBook:
@@ -337,29 +330,23 @@ def builder_of(found: settings.Settings, site: Site) -> Builder:
 
     It starts Spark for what it does not compute itself.
     """
-    from apps.shipment import is_elsewhere
+    from apps.large_states import replay_session
     from lake.sessions import SparkOnDemand
+    from lake.shipment import is_elsewhere
     from pipeline.executor import Executor
     from replay.build import Builder
 
-    def start() -> SparkSession:
-        from apps.spark_session import session_of_command
-
-        also = None if site.into is None else site.into.root
-        return session_of_command(found, "replay-spark", master=master, also=also)
-
-    master, asked = found.text("replay.spark_master"), found.text("pipeline.executor")
     return Builder(
-        SparkOnDemand(start),
+        SparkOnDemand(replay_session(found, also=None if site.into is None else site.into.root)),
         site,
-        _show,
-        executor=Executor.named(asked),
-        elsewhere=is_elsewhere(master),
+        lambda progress: tell(progress.line),
+        executor=Executor.named(found.text("pipeline.executor")),
+        elsewhere=is_elsewhere(found.text("replay.spark_master")),
     )
 
 
-def _emit_built(built: Replay, into: Lake | None, *, as_json: bool) -> None:
-    emit(document(built), as_json=as_json, text=_built_page(built, into))
+def _answer_built(call: CommandCall, built: Replay, into: Lake | None) -> None:
+    call.answer(document(built), text=_built_page(built, into))
 
 
 def _built_page(built: Replay, into: Lake | None) -> str:
@@ -382,7 +369,3 @@ def _built_page(built: Replay, into: Lake | None) -> str:
             f"compare it: penstock replay verify {built.name}"
         )
     return text
-
-
-def _show(progress: BuildProgress) -> None:
-    print(progress.line, file=sys.stderr, flush=True)

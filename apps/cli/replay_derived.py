@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from apps.cli.output import tell
 from apps.settings import Settings
 from kernel.errors import InvalidRequest
 from lake.layout import Lake
@@ -13,7 +13,6 @@ from replay.generation_names import derived_name
 
 if TYPE_CHECKING:
     from replay.book import Replay
-    from replay.derivations.derivation import DerivationProgress
     from replay.derivations.derivation_plan import DerivationPlan
 
 
@@ -53,23 +52,17 @@ def derived_plan(found: Settings, name: str, into: Lake | None) -> DerivationPla
 def make_derived(found: Settings, name: str, into: Lake | None) -> Replay:
     """Make a table of the log, or go on with it; tell of its progress on standard error."""
     from apps.cli.sites import site_of
-    from apps.spark_session import session_of_command
+    from apps.large_states import replay_session
     from replay.derivations.derivation import Derivation
     from replay.derivations.derivation_plan import plan_derivation, refuse_no_room
     from replay.derivations.lake_schemas import LakeSchemas
 
     site = site_of(found, fields=False, into=into)
     refuse_no_room(plan_derivation(site, name))
-    also = None if into is None else into.root
-    master = found.text("replay.spark_master")
     made = Derivation(
         site,
         LakeSchemas(site.lake, site.tables),
-        _show,
-        spark=lambda: session_of_command(found, "replay-spark", master=master, also=also),
+        lambda progress: tell(progress.line),
+        spark=replay_session(found, also=None if into is None else into.root),
     )
     return made.build(name)
-
-
-def _show(progress: DerivationProgress) -> None:
-    print(progress.line, file=sys.stderr, flush=True)

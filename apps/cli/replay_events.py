@@ -5,7 +5,6 @@ What is asked for is read before the lake is opened, which takes a second.
 
 from __future__ import annotations
 
-import sys
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -13,8 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from apps import settings
-from apps.cli.event_ranges import (
+from apps.cli.commands import CommandCall
+from apps.cli.output import tell
+from apps.settings import Setting, Settings
+from delivery.event_ranges import (
     Elsewhere,
     elsewhere_of,
     pace_of,
@@ -23,20 +24,17 @@ from apps.cli.event_ranges import (
     times_of,
     token_of,
 )
-from apps.cli.options import JsonOption, WorkspaceOption
-from apps.cli.output import emit
-from apps.cli.query import lake_of
 from eventstore.lifecycle import METADATA_SUFFIX
 from kernel import failpoints
 from replay.elsewhere.pace import Gaps
 
 if TYPE_CHECKING:
-    from apps.elsewhere.store import StoreTarget
-    from apps.elsewhere.topic import TopicTarget
+    from delivery.store_target import StoreTarget
+    from delivery.topic_target import TopicTarget
     from eventstore.recovery.events import LakeEvents
-    from lake.layout import Lake
+    from eventstore.service_client import ServiceClient
     from replay.elsewhere.lake_target import LakeTarget
-    from replay.elsewhere.passage import Passage, PassageProgress
+    from replay.elsewhere.passage import Passage
     from replay.elsewhere.selection import SelectedEvents, Survey
     from replay.elsewhere.times import Shift
 
@@ -111,6 +109,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Tell what would be sent
 
 
 def events(
+    call: CommandCall,
     to: To,
     from_: From = None,
     until: Until = None,
@@ -127,8 +126,6 @@ def events(
     partitions: Partitions = None,
     token_file: TokenFile = None,
     dry_run: DryRun = False,
-    workspace: WorkspaceOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Send events of the lake's log again, to another topic, store or lake, by position.
 
@@ -139,9 +136,8 @@ def events(
     pace, times = pace_of(rate, speed, max_gap, gaps), times_of(shift, starting)
     asked = range_of(from_, until, category, stream)
     token = None if token_file is None else token_of(token_file)
-    found = settings.load(workspace)
     failpoints.arm_from_environment()
-    lake = lake_of(found)
+    lake = call.made_lake
     from eventstore.recovery.events import LakeEvents
     from replay.elsewhere.passage import Passage
     from replay.elsewhere.selection import SelectedEvents
@@ -153,104 +149,84 @@ def events(
     whole = selected.survey(pace if dry_run else None)
     moved = times.shift_of(whole)
     if dry_run:
-        emit(_document(whole, moved), as_json=as_json, text=_planned(whole, moved, to))
+        call.answer(_document(whole, moved), text=_planned(whole, moved, to))
         return
-    read = selected, log, moved
-    with closing(_target(found, place, lake, *read, partitions, effects, token)) as target:
+    target = _target(
+        call, place, log, selected, moved, partitions=partitions, effects=effects, token=token
+    )
+    with closing(target):
         passage = Passage(
-            events=selected, whole=whole, target=target, shift=moved, pace=pace, report=_show
+            events=selected,
+            whole=whole,
+            target=target,
+            shift=moved,
+            pace=pace,
+            report=lambda progress: tell(progress.line),
         )
         passage.run()
-    _emit_done(passage, to, as_json=as_json)
+    _answer_done(call, passage, to)
 
 
 def _target(
-    found: settings.Settings,
+    call: CommandCall,
     place: Elsewhere,
-    lake: Lake,
-    selected: SelectedEvents,
     log: LakeEvents,
-    moved: Shift,
+    selected: SelectedEvents,
+    shift: Shift,
+    *,
     partitions: int | None,
     effects: bool,
     token: str | None,
 ) -> TopicTarget | StoreTarget | LakeTarget:
-    match place.kind:
-        case "topic":
-            return _topic(found, place.name, selected, log, moved, effects, partitions)
-        case "lake":
-            return _lake(lake, place.name, selected, log, moved)
-        case _:
-            return _store(found, place.name, selected, log, moved, effects=effects, token=token)
-
-
-def _topic(
-    found: settings.Settings,
-    name: str,
-    selected: SelectedEvents,
-    log: LakeEvents,
-    shift: Shift,
-    effects: bool,
-    partitions: int | None,
-) -> TopicTarget:
-    from apps.elsewhere.topic import TopicTarget, refuse_name
-
-    refuse_name(name, found, log.sources)
-    told = {**_told(selected, log, shift), "effects": effects}
-    return TopicTarget(found, name, told, partitions=partitions)
-
-
-def _store(
-    found: settings.Settings,
-    url: str,
-    selected: SelectedEvents,
-    log: LakeEvents,
-    shift: Shift,
-    *,
-    effects: bool,
-    token: str | None,
-) -> StoreTarget:
-    from apps.elsewhere.store import StoreTarget
-    from apps.service_client import ServiceClient
-
-    others = {"service.url": settings.Setting(value=url, origin="flag")}
-    if token is not None:
-        others["service.token"] = settings.Setting(value=token, origin="flag")
-    client = ServiceClient(settings.Settings(found.workspace, {**found.values, **others}))
-    return StoreTarget(client, selected, log.contents.schemas, shift=shift.by, effects=effects)
-
-
-def _lake(
-    origin: Lake,
-    place: str,
-    selected: SelectedEvents,
-    log: LakeEvents,
-    shift: Shift,
-) -> LakeTarget:
-    from lake.layout import Lake
-    from replay.copies import refuse_place
-    from replay.elsewhere.lake_target import LakeTarget
-
-    into = Lake.named(place)
-    refuse_place(origin, into)
-    return LakeTarget(into, _told(selected, log, shift), log.contents.schemas)
-
-
-def _told(selected: SelectedEvents, log: LakeEvents, shift: Shift) -> dict[str, object]:
-    """Return what makes a replay the same one."""
-    return {
+    """Return where events go; it says what makes a replay the same one."""
+    found, schemas = call.settings, log.contents.schemas
+    told: dict[str, object] = {
         **selected.selection.told,
         # A store that got a new id goes on as the same one.
         "store": log.store_ids[0],
         "shift_s": shift.by.total_seconds(),
     }
+    match place.kind:
+        case "topic":
+            from delivery.topic_target import TopicTarget, refuse_name
+            from pipeline.read.kafka_topics import KafkaTopics
+
+            refuse_name(place.name, found.text("kafka.topic_prefix"), log.sources)
+            return TopicTarget(
+                KafkaTopics(found.required("kafka.bootstrap")),
+                place.name,
+                {**told, "effects": effects},
+                workspace=found.name,
+                max_record_bytes=found.number("kafka.max_record_bytes"),
+                usually=found.number("kafka.partitions"),
+                partitions=partitions,
+            )
+        case "lake":
+            from lake.layout import Lake
+            from replay.copies import refuse_place
+            from replay.elsewhere.lake_target import LakeTarget
+
+            into = Lake.named(place.name)
+            refuse_place(call.made_lake, into)
+            return LakeTarget(into, told, schemas)
+        case _:
+            from delivery.store_target import StoreTarget
+
+            client = _service_at(found, place.name, token)
+            return StoreTarget(client, selected, schemas, shift=shift.by, effects=effects)
 
 
-def _show(progress: PassageProgress) -> None:
-    print(progress.line, file=sys.stderr, flush=True)
+def _service_at(found: Settings, url: str, token: str | None) -> ServiceClient:
+    """Return a client of another store's service, with its own token where one is given."""
+    from apps.calls import service_client
+
+    others = {"service.url": Setting(value=url, origin="flag")}
+    if token is not None:
+        others["service.token"] = Setting(value=token, origin="flag")
+    return service_client(Settings(found.workspace, {**found.values, **others}))
 
 
-def _emit_done(passage: Passage, to: str, *, as_json: bool) -> None:
+def _answer_done(call: CommandCall, passage: Passage, to: str) -> None:
     whole, sent = passage.whole, passage.sent
     there = whole.events - sent
     done = {
@@ -265,7 +241,7 @@ def _emit_done(passage: Passage, to: str, *, as_json: bool) -> None:
         told += f"; {there:,} were there"
     if whole.left_out:
         told += f"; left out are {whole.left_out:,} that say what streams show"
-    emit(_document(whole, passage.shift) | done, as_json=as_json, text=told)
+    call.answer(_document(whole, passage.shift) | done, text=told)
 
 
 def _document(found: Survey, shift: Shift) -> dict[str, object]:

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from apps import settings
-from apps.cli.groups import Group
-from apps.cli.options import JsonOption, WorkspaceOption
-from apps.cli.output import emit, table
-from apps.cli.query import lake_of, moment_of
+from apps.cli.commands import CommandCall, commands
+from apps.cli.output import table
+from kernel.clock import moment_of
 from kernel.errors import InvalidRequest
 from kernel.positions import Epoch
 
@@ -25,16 +23,8 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="As before-the-migrati
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    group = typer.Typer(cls=Group, help="Named states of all tables, kept until dropped.")
-    group.command("create")(create_)
-    group.command("list")(list_)
-    group.command("drop")(drop_)
-    app.add_typer(group, name="savepoint")
-
-
 def create_(
+    call: CommandCall,
     name: Name,
     epoch: Annotated[int | None, typer.Option(help="Of this epoch.")] = None,
     at: Annotated[
@@ -47,8 +37,6 @@ def create_(
     expires: Annotated[
         str | None, typer.Option(metavar="TIME", help="Drop it after 90m, 12h, 30d or 8w.")
     ] = None,
-    workspace: WorkspaceOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Keep all tables as of one epoch: by default the greatest that all of them have.
 
@@ -58,7 +46,7 @@ def create_(
     from lake.savepoint_states import refuse_name
 
     refuse_name(name)
-    lake, moment, expires_at = lake_of(settings.load(workspace)), moment_of(at), _after(expires)
+    lake, moment, expires_at = call.made_lake, moment_of(at), _after(expires)
     # It writes down the files of every table, in Arrow's form.
     from projections.serve.savepoints import create
 
@@ -75,14 +63,14 @@ def create_(
     ends = f" until {found.expires_at.isoformat()}" if found.expires_at else ""
     text = f"savepoint {name} {verb} {len(taken.tables)} tables as of epoch {found.epoch}{ends}"
     document = _document(found) | {"tables": taken.tables, "made": taken.made}
-    emit(document, as_json=as_json, text=text)
+    call.answer(document, text=text)
 
 
-def list_(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
+def list_(call: CommandCall) -> None:
     """List savepoints: epoch, tables, bytes, and the bytes that nothing else keeps alive."""
     from lake.savepoint_states import SavepointState, savepoints_of
 
-    lake = lake_of(settings.load(workspace))
+    lake = call.made_lake
     found: list[Cost] = []
     if any(each.state is SavepointState.KEPT for each in savepoints_of(lake)):
         # What files they keep is in Arrow's form.
@@ -100,20 +88,20 @@ def list_(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> Non
         for c in found
     ]
     nothing = "nothing is kept; to keep all tables as they are: penstock savepoint create NAME"
-    emit(documents, as_json=as_json, text=table(headings, rows, nothing=nothing))
+    call.answer(documents, text=table(headings, rows, nothing=nothing))
 
 
-def drop_(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
+def drop_(call: CommandCall, name: Name) -> None:
     """Drop a savepoint. Its files go as those of any old version do."""
     from lake.savepoint_states import kept_as
 
-    lake = lake_of(settings.load(workspace))
+    lake = call.made_lake
     kept_as(lake, name)  # One that is not there is refused before Arrow loads.
     from projections.serve.savepoints import drop
 
     dropped, removed = drop(lake, name)
     text = f"savepoint {name} of epoch {dropped.epoch} is dropped; {removed} files went at once"
-    emit(_document(dropped) | {"removed_files": removed}, as_json=as_json, text=text)
+    call.answer(_document(dropped) | {"removed_files": removed}, text=text)
 
 
 def _document(found: Savepoint) -> dict[str, object]:
@@ -129,3 +117,6 @@ def _after(text: str | None) -> datetime | None:
     if read is None:
         raise InvalidRequest(f"{text!r} is no time to expire after", remedy="As 90m, 12h, 30d, 8w.")
     return datetime.now(UTC) + timedelta(**{_UNITS[read[2]]: int(read[1])})
+
+
+register = commands(savepoint=[create_, list_, drop_])

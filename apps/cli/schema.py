@@ -7,13 +7,11 @@ from typing import Annotated
 
 import typer
 
-from apps import settings
-from apps.cli.groups import Group
-from apps.cli.options import JsonOption, WorkspaceOption
-from apps.cli.output import emit, table, text_of
-from apps.service_client import ServiceClient
+from apps.cli.commands import CommandCall, commands
+from apps.cli.output import Columns, listing
 from kernel.errors import Incompatible
 from schemas.compatibility import Level
+from schemas.text_files import text_of
 
 _HOLDS = "an Avro schema"
 Subject = Annotated[str, typer.Argument(metavar="CATEGORY.TYPE", help="As order.placed")]
@@ -22,16 +20,8 @@ File = Annotated[Path, typer.Argument(metavar="FILE.avsc", help="An Avro schema"
 _LEVELS = ", ".join(level.value.lower() for level in Level)
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    group = typer.Typer(cls=Group, help="Schemas of event types.")
-    group.command("add")(add)
-    group.command("list")(list_)
-    group.command("check")(check)
-    app.add_typer(group, name="schema")
-
-
 def add(
+    call: CommandCall,
     subject: Subject,
     file: File,
     compatibility: Annotated[
@@ -42,51 +32,38 @@ def add(
             case_sensitive=False,
         ),
     ] = None,
-    workspace: WorkspaceOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Register a schema that can read everything stored with earlier ones.
 
     Another level of compatibility than BACKWARD_TRANSITIVE is kept for the type.
     """
     document = {"subject": subject, "schema": text_of(file, _HOLDS), "compatibility": compatibility}
-    with ServiceClient(settings.load(workspace)) as client:
+    with call.service() as client:
         answer = client.post("/v1/schemas", document)
-    emit(
+    call.answer(
         answer,
-        as_json=as_json,
         text=f"{subject}: version {answer['version']}, schema id {answer['id']}",
     )
 
 
-def list_(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
+def list_(call: CommandCall) -> None:
     """List the newest schema of each event type."""
-    with ServiceClient(settings.load(workspace)) as client:
+    with call.service() as client:
         answer = client.get("/v1/schemas")
-    rows = [
-        (
-            schema["subject"],
-            schema["version"],
-            schema["id"],
-            "inferred" if schema["schema"].get("penstock") else "registered",
-            ", ".join(field["name"] for field in schema["schema"]["fields"]),
-        )
-        for schema in answer["schemas"]
-    ]
-    headings = ("subject", "version", "id", "origin", "fields")
+    columns: Columns = {
+        "subject": "subject",
+        "version": "version",
+        "id": "id",
+        "origin": lambda one: "inferred" if one["schema"].get("penstock") else "registered",
+        "fields": lambda one: ", ".join(field["name"] for field in one["schema"]["fields"]),
+    }
     nothing = "no event type has a schema yet; the first event of a type makes one: penstock append"
-    emit(
-        answer,
-        as_json=as_json,
-        text=table(headings, rows, nothing=nothing),
-    )
+    call.answer(answer, text=listing(answer["schemas"], columns, nothing=nothing))
 
 
-def check(
-    subject: Subject, file: File, workspace: WorkspaceOption = None, as_json: JsonOption = False
-) -> None:
+def check(call: CommandCall, subject: Subject, file: File) -> None:
     """Say whether a schema could be added, and what stops it; nothing is registered."""
-    with ServiceClient(settings.load(workspace)) as client:
+    with call.service() as client:
         answer = client.post(
             "/v1/schemas", {"subject": subject, "schema": text_of(file, _HOLDS)}, check=True
         )
@@ -96,4 +73,7 @@ def check(
             remedy="Make the change readable from old data (new fields need defaults), or use a "
             "new event type.",
         )
-    emit(answer, as_json=as_json, text=f"{subject}: can be added")
+    call.answer(answer, text=f"{subject}: can be added")
+
+
+register = commands(schema=[add, list_, check])

@@ -16,9 +16,9 @@ from apps import settings
 from apps.accounts import standing_still
 from apps.calls import asked
 from apps.cli import source_add, source_topics, verification
-from apps.cli.groups import Group
-from apps.cli.options import JsonOption, WorkspaceOption
-from apps.cli.output import emit, refuse_unconfirmed, table
+from apps.cli.commands import CommandCall, commands
+from apps.cli.options import DoIt, SourceName
+from apps.cli.output import Columns, listing, table
 from cdc import declarations
 from kernel.errors import EXIT_PARTIAL, EXIT_UNHEALTHY
 from lake.layout import Lake
@@ -29,27 +29,11 @@ if TYPE_CHECKING:
     from cdc.copies.copy_progress import TableCopy
 
 _NOTHING = "no table is captured yet"
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The source's name.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    group = typer.Typer(cls=Group, help="Databases whose tables are captured.")
-    group.command("add")(source_add.add)
-    group.command("check")(source_add.check)
-    group.command("list")(list_)
-    group.command("status")(status)
-    group.command("verify")(verification.verify)
-    group.command("pause")(pause)
-    group.command("resume")(resume)
-    group.command("resnapshot")(resnapshot)
-    group.command("remove")(remove)
-    app.add_typer(group, name="source")
-
-
-def list_(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
+def list_(call: CommandCall) -> None:
     """List the declared sources, what each does, and what of it stands still."""
-    found = settings.load(workspace)
+    found = call.settings
     told = _documents(found)
     external = [each for each in told if "topic" in each]
     documents = [each for each in told if "topic" not in each]
@@ -61,7 +45,7 @@ def list_(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> Non
     rows = [(*_row(each), source_topics.still_cell(still[each["source"]])) for each in documents]
     text = table((*_HEADINGS, "stands still"), rows, nothing=nothing)
     text += f"\n{source_topics.page(external, still)}" if external else ""
-    emit({"sources": documents, "topics": external}, as_json=as_json, text=text)
+    call.answer({"sources": documents, "topics": external}, text=text)
 
 
 def _documents(found: settings.Settings) -> list[dict[str, Any]]:
@@ -74,30 +58,31 @@ def _documents(found: settings.Settings) -> list[dict[str, Any]]:
         root = found.workspace
         return [*declarations.stopped_documents(root), *declarations.leaving_documents(root)]
     # It takes seconds to load, which only a stack without its pipeline pays.
-    from apps.source_documents import source_documents
+    from apps.capture import capture_site
+    from cdc.upkeep.source_documents import source_documents
 
-    return source_documents(found)
+    return source_documents(capture_site(found))
 
 
-def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
+def status(call: CommandCall, name: SourceName) -> None:
     """Show state, connector, slot, snapshot, what stands still. Exit code 5 when it does not run.
 
     States: runs, paused, failed, alarm (the slot keeps too much WAL), slot-lost (changes are
     missing until `source resnapshot`), away (the database does not answer). Exit code 6 when it
     runs and a table stands still because of DDL: the reason, the difference and the command follow.
     """
-    found = settings.load(workspace)
-    if source_topics.shown(found, name, as_json=as_json):
+    found = call.settings
+    if source_topics.shown(call, name):
         return
     declarations.refuse_unknown(found.workspace, name)
     connect_url = found.required("connect.url")
     # What follows takes seconds to load, which a wrong name or a stopped stack does not pay for.
     from apps.capture import capture_site
-    from apps.source_documents import source_document
     from cdc import sources
     from cdc.connect import ConnectClient
     from cdc.copies.copy_progress import copies_of
     from cdc.upkeep import lifecycle
+    from cdc.upkeep.source_documents import source_document
     from cdc.verification.verification_status import verifications_of
     from pipeline.read import gaps
 
@@ -135,7 +120,7 @@ def status(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = 
     said = [("cause: ", state.reason), ("  fix: ", state.remedy)]
     said += [("cause: ", gaps.reason(gone)), ("  fix: ", gaps.remedy(name))] if gone else []
     lines += [label + text for label, text in said if text is not None]
-    emit(document, as_json=as_json, text="\n".join(lines))
+    call.answer(document, text="\n".join(lines))
     runs = state.healthy and not gone and all(each.component != "source" for each in also)
     if code := EXIT_UNHEALTHY if not runs else EXIT_PARTIAL if still else 0:
         raise typer.Exit(code)
@@ -174,9 +159,9 @@ def _texts(value: object) -> list[str]:
     return [str(each) for each in value] if isinstance(value, list) else []
 
 
-def pause(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
+def pause(call: CommandCall, name: SourceName) -> None:
     """Stop reading. The slot stays, and the database keeps its WAL until you resume."""
-    found = settings.load(workspace)
+    found = call.settings
     declarations.refuse_unknown(found.workspace, name)
     connect_url = found.required("connect.url")
     from cdc.connect import ConnectClient
@@ -187,12 +172,12 @@ def pause(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = F
         state = connect.await_status(
             connector, lambda s: s.connector == s.task == "PAUSED", timeout_s=30.0
         )
-    emit(asdict(state), as_json=as_json, text=f"{name} is paused")
+    call.answer(asdict(state), text=f"{name} is paused")
 
 
-def resume(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
+def resume(call: CommandCall, name: SourceName) -> None:
     """Go on after a pause, or restart what failed. A source that is slot-lost is refused."""
-    found = settings.load(workspace)
+    found = call.settings
     declarations.refuse_unknown(found.workspace, name)
     connect_url = found.required("connect.url")
     from apps.capture import capture_site
@@ -203,18 +188,17 @@ def resume(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = 
     source = sources.load(found.workspace, name)
     with ConnectClient(connect_url) as connect:
         state = lifecycle.resume(capture_site(found), source, connect)
-    emit(asdict(state), as_json=as_json, text=f"{name} runs")
+    call.answer(asdict(state), text=f"{name} runs")
 
 
 def resnapshot(
-    name: Name,
+    call: CommandCall,
+    name: SourceName,
     tables: Annotated[
         str | None, typer.Option("--tables", help="Only these, with commas; default: all.")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it.")] = False,
+    yes: DoIt = False,
     timeout: Annotated[float, typer.Option(help="Seconds to wait until it runs.")] = 90.0,
-    workspace: WorkspaceOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Copy tables anew; a source that is slot-lost gets a new slot first and runs again.
 
@@ -224,10 +208,10 @@ def resnapshot(
     log has are dropped. Of a source on an external topic, reading goes on at the first record that
     Kafka has: those that it lost are in no log.
     """
-    found = settings.load(workspace)
+    found = call.settings
     topic = source_topics.topic_state(found, name)
     if topic is not None:
-        source_topics.pass_over(found, topic, yes=yes, as_json=as_json)
+        source_topics.pass_over(call, topic, yes=yes)
         return
     chosen = [each.strip() for each in (tables or "").split(",") if each.strip()]
     if name != OUTBOX:
@@ -237,7 +221,7 @@ def resnapshot(
     source = None if name == OUTBOX else sources.load(found.workspace, name)
     if not yes:
         which = ", ".join(chosen) or f"every table of {name}"
-        refuse_unconfirmed(f"This copies {which}.", as_json=as_json, copies=which)
+        call.refuse_unconfirmed(f"This copies {which}.", copies=which)
     from apps.capture import capture_site
     from cdc.upkeep import lifecycle
 
@@ -246,28 +230,22 @@ def resnapshot(
     else:
         done = lifecycle.resnapshot(capture_site(found), source, tables=chosen, timeout_s=timeout)
     again = "" if done.renewed is None else f" after a new slot ({done.renewed})"
-    emit(
+    call.answer(
         asdict(done),
-        as_json=as_json,
         text=f"{name}: {len(done.tables)} tables are copied anew{again}",
     )
 
 
-def remove(
-    name: Name,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it.")] = False,
-    workspace: WorkspaceOption = None,
-    as_json: JsonOption = False,
-) -> None:
+def remove(call: CommandCall, name: SourceName, yes: DoIt = False) -> None:
     """Stop capturing: drop connector, slot, publication, event triggers. Topics and tables stay.
 
     What cannot be reached is named (exit code 6); the same command again takes it away. What
     belongs to another role stays, and is named with the statement that drops it. A source on an
     external topic is not read any more; while a projection reads it, that is refused.
     """
-    found = settings.load(workspace)
+    found = call.settings
     if source_topics.is_declared(found, name) or source_topics.is_held(found, name):
-        source_topics.drop(found, name, yes=yes, as_json=as_json)
+        source_topics.drop(call, name, yes=yes)
         return
     declarations.refuse_unknown(found.workspace, name, leaving=True)
     from apps.capture import capture_site
@@ -276,16 +254,15 @@ def remove(
     source = lifecycle.removable(capture_site(found), name)
     if not yes:
         what = f"This drops connector, slot and publication of {name}: later changes are lost."
-        refuse_unconfirmed(what, as_json=as_json, removes=name)
+        call.refuse_unconfirmed(what, removes=name)
     removal = lifecycle.remove(capture_site(found), source)
     lines = [f"{name} is removed" if removal.whole else f"{name} is removed in part"]
     lines += [f"left: {part}: {reason}" for part, reason in removal.left.items()]
     lines += [f"stays: {part}: {reason}" for part, reason in removal.stays.items()]
     if not removal.whole:
         lines.append(f"  fix: penstock source remove {name} --yes, when they can be reached")
-    emit(
+    call.answer(
         {"removed": name, **asdict(removal), "whole": removal.whole},
-        as_json=as_json,
         text="\n".join(lines),
     )
     if not removal.whole:
@@ -311,15 +288,27 @@ def _row(document: Mapping[str, Any]) -> tuple[object, ...]:
 
 def _copy_lines(copies: Sequence[TableCopy]) -> str:
     """Return the copies of a source as a table for people."""
-    rows = [
-        (
-            copy.table,
-            copy.state,
-            f"{copy.rows:,}",
-            f"~{copy.estimate:,}",
-            "" if copy.rate is None else f"{copy.rate:,.0f}/s",
-            "" if copy.eta_s is None else f"{copy.eta_s:,.0f} s",
-        )
-        for copy in copies
+    columns: Columns = {
+        "table": "table",
+        "copy": "state",
+        "rows": lambda copy: f"{copy.rows:,}",
+        "of": lambda copy: f"~{copy.estimate:,}",
+        "rate": lambda copy: "" if copy.rate is None else f"{copy.rate:,.0f}/s",
+        "left": lambda copy: "" if copy.eta_s is None else f"{copy.eta_s:,.0f} s",
+    }
+    return listing(copies, columns)
+
+
+register = commands(
+    source=[
+        source_add.add,
+        source_add.check,
+        list_,
+        status,
+        verification.verify,
+        pause,
+        resume,
+        resnapshot,
+        remove,
     ]
-    return table(("table", "copy", "rows", "of", "rate", "left"), rows)
+)

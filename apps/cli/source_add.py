@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from apps import settings
-from apps.cli.options import JsonOption, WorkspaceOption
-from apps.cli.output import emit, table
-from cdc.options import DEFAULT_SNAPSHOT, TableOptions
-from kernel.errors import EXIT_FAILED, InvalidRequest
+from apps.cli.commands import CommandCall
+from apps.cli.options import SourceName
+from apps.cli.output import table
+from cdc.options import DEFAULT_SNAPSHOT
+from kernel.errors import EXIT_FAILED
 
 if TYPE_CHECKING:
     from cdc.admission import Check
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from cdc.repairs import Repair
     from cdc.sources import Source
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The source's name.")]
 Fix = Annotated[
     bool, typer.Option("--fix", help="Mend what the role may mend, and say what remains.")
 ]
@@ -41,7 +41,8 @@ _COLUMNS = "TABLE:COLUMN,… (repeatable)"
 
 
 def add(
-    name: Name,
+    call: CommandCall,
+    name: SourceName,
     dsn: Annotated[
         str, typer.Option(help="The database, as postgresql://USER:PASSWORD@HOST:PORT/DATABASE.")
     ],
@@ -69,8 +70,6 @@ def add(
     fix: Fix = False,
     fix_as: FixAs = None,
     timeout: Annotated[float, typer.Option(help="Seconds to wait until it runs.")] = 90.0,
-    workspace: WorkspaceOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Capture tables: check, publish, start, and wait until the connector runs.
 
@@ -80,45 +79,40 @@ def add(
     """
     from cdc import sources
     from cdc.database import with_password
+    from cdc.option_texts import keys_of, options_of
 
-    found = settings.load(workspace)
+    found = call.settings
     source, password = sources.declare(
         name,
         dsn=dsn,
         tables=tuple(part for part in tables.split(",") if part.strip()),
         keys=keys_of(key or ()),
-        options=_options(exclude or (), mask or (), hash_ or ()),
+        options=options_of(exclude or (), mask or (), hash_ or ()),
         snapshot=snapshot,
     )
     dsn = with_password(source.dsn, password)
     rows, repairs = _checked(found, source, dsn, fix=fix, fix_as=fix_as)
     if check:
-        _show_checks(rows, repairs, as_json=as_json)
+        _show_checks(call, rows, repairs)
         return
-    if not as_json:
+    if not call.as_json:
         print(_text(rows, repairs), file=sys.stderr)
     started, file = _started(found, source, password, timeout)
-    _show_started(started, file, _check_document(rows, repairs), as_json=as_json)
+    _show_started(call, started, file, _check_document(rows, repairs))
 
 
-def check(
-    name: Name,
-    fix: Fix = False,
-    fix_as: FixAs = None,
-    workspace: WorkspaceOption = None,
-    as_json: JsonOption = False,
-) -> None:
+def check(call: CommandCall, name: SourceName, fix: Fix = False, fix_as: FixAs = None) -> None:
     """Show what must be true for a declared source: required, found, fix. Exit code 1 if it is not.
 
     A table that only matches a pattern is held back until its own rows are true; the source runs.
     """
     from cdc import sources
 
-    found = settings.load(workspace)
+    found = call.settings
     source = sources.load(found.workspace, name)
     dsn = source.full_dsn(found.workspace)
     rows, repairs = _checked(found, source, dsn, fix=fix, fix_as=fix_as)
-    _show_checks(rows, repairs, as_json=as_json)
+    _show_checks(call, rows, repairs)
 
 
 def _checked(
@@ -147,7 +141,7 @@ def _started(
 
 
 def _show_started(
-    started: Started, file: Path, more: Mapping[str, object], *, as_json: bool
+    call: CommandCall, started: Started, file: Path, more: Mapping[str, object]
 ) -> None:
     tables, held = tuple(started.scope.tables), dict(started.scope.held)
     lines = [f"{file.stem} runs: {len(tables)} tables, declared in {file}"]
@@ -160,16 +154,16 @@ def _show_started(
         "file": str(file),
         **more,
     }
-    emit(document, as_json=as_json, text="\n".join(lines))
+    call.answer(document, text="\n".join(lines))
 
 
-def _show_checks(rows: Sequence[Check], repairs: Sequence[Repair], *, as_json: bool) -> None:
+def _show_checks(call: CommandCall, rows: Sequence[Check], repairs: Sequence[Repair]) -> None:
     held = all(row.ok or row.advice for row in rows)
     document = {
         "admitted": held,
         **_check_document(rows, repairs),
     }
-    emit(document, as_json=as_json, text=_text(rows, repairs))
+    call.answer(document, text=_text(rows, repairs))
     if not held:
         raise typer.Exit(EXIT_FAILED)
 
@@ -195,42 +189,3 @@ def _text(rows: Sequence[Check], repairs: Sequence[Repair]) -> str:
     lines += [f"  done: {each.statement}" for each in repairs if each.done]
     lines += [f"  remains: {each.subject}: {each.remains}" for each in repairs if each.remains]
     return "\n".join(lines)
-
-
-def _options(
-    exclude: Sequence[str], mask: Sequence[str], hashed: Sequence[str]
-) -> dict[str, TableOptions]:
-    from cdc.database import split_table
-
-    found: dict[str, dict[str, tuple[str, ...]]] = {}
-    for what, texts in (("exclude", exclude), ("mask", mask), ("hash", hashed)):
-        for text in texts:
-            name, columns = _columns(text)
-            of = found.setdefault(".".join(split_table(name)), {})
-            of[what] = (*of.get(what, ()), *columns)
-    return {
-        name: TableOptions(
-            exclude=said.get("exclude", ()), mask=said.get("mask", ()), hash=said.get("hash", ())
-        )
-        for name, said in found.items()
-    }
-
-
-def keys_of(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Read keys by table: a column a time, as for other options, makes one key of all of them."""
-    from cdc.database import split_table
-
-    found: dict[str, tuple[str, ...]] = {}
-    for text in texts:
-        name, columns = _columns(text)
-        table = ".".join(split_table(name))
-        found[table] = (*found.get(table, ()), *columns)
-    return found
-
-
-def _columns(text: str) -> tuple[str, tuple[str, ...]]:
-    name, colon, columns = text.rpartition(":")
-    listed = tuple(column.strip() for column in columns.split(","))
-    if not colon or not name.strip() or not all(listed):
-        raise InvalidRequest(f"{text!r} is not TABLE:COLUMN,…", remedy="As public.visits:at,who")
-    return name.strip(), listed

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from apps.accounts import standing_still
-from apps.cli.output import emit, refuse_unconfirmed, table
+from apps.cli.commands import CommandCall
+from apps.cli.output import table
 from apps.settings import Settings
 from kernel.errors import EXIT_UNHEALTHY
 from lake.layout import Lake
 from service.standstills import Standstill, of_source
 
 if TYPE_CHECKING:
-    from apps.topic_sources import TopicState
+    from cdc.upkeep.topic_sources import TopicState
 
 _HEADINGS = ("source", "topic", "format", "state", "records", "behind", "quarantined")
 
@@ -25,9 +26,10 @@ def is_declared(found: Settings, name: str) -> bool:
     """Say whether a source on an external topic has that name. Asks no broker."""
     if not _any_declared(found):
         return False
-    from apps import topic_sources
+    from apps.capture import capture_site
+    from cdc.upkeep import topic_sources
 
-    return name in topic_sources.declared_topics(found)
+    return name in topic_sources.declared_topics(capture_site(found))
 
 
 def is_held(found: Settings, name: str) -> bool:
@@ -45,9 +47,11 @@ def topic_state(found: Settings, name: str) -> TopicState | None:
     """Describe one source on an external topic; None where no such source has that name."""
     if not is_declared(found, name):
         return None
-    from apps import topic_sources
+    from apps.capture import capture_site
+    from cdc.upkeep import topic_sources
 
-    return next(each for each in topic_sources.topic_states(found) if each.source == name)
+    states = topic_sources.topic_states(capture_site(found))
+    return next(each for each in states if each.source == name)
 
 
 def _any_declared(found: Settings) -> bool:
@@ -71,20 +75,20 @@ def still_cell(still: Sequence[Standstill]) -> str | None:
     return "; ".join(f"{each.component} {each.name}: {each.cause}" for each in still) or None
 
 
-def shown(found: Settings, name: str, *, as_json: bool) -> bool:
+def shown(call: CommandCall, name: str) -> bool:
     """Show one, where a source on an external topic has that name, and what of it stands still.
 
     Exit code 5 when something does, and when records are gone that it has not read.
     """
-    topic = topic_state(found, name)
+    topic = topic_state(call.settings, name)
     if topic is None:
         return False
-    still = of_source(standing_still(found), name)
+    still = of_source(standing_still(call.settings), name)
     said = (("cause: ", topic.cause), ("  fix: ", topic.fix))
     lines = [page([asdict(topic)], {name: still}), *still_lines(still)]
     lines += [label + text for label, text in said if text is not None]
     document = asdict(topic) | {"standing_still": [each.document() for each in still]}
-    emit(document, as_json=as_json, text="\n".join(lines))
+    call.answer(document, text="\n".join(lines))
     if still or topic.fix is not None:
         raise typer.Exit(EXIT_UNHEALTHY)
     return True
@@ -98,27 +102,28 @@ def still_lines(still: Sequence[Standstill]) -> list[str]:
     ]
 
 
-def pass_over(found: Settings, topic: TopicState, *, yes: bool, as_json: bool) -> None:
+def pass_over(call: CommandCall, topic: TopicState, *, yes: bool) -> None:
     """Let reading go on behind records that Kafka lost."""
     if not yes:
         what = f"This gives up the records of topic {topic.topic} that Kafka does not have any more"
-        refuse_unconfirmed(what, as_json=as_json, passes=topic.topic)
-    from apps import topic_sources
+        call.refuse_unconfirmed(what, passes=topic.topic)
+    from apps.capture import capture_site
+    from cdc.upkeep import topic_sources
 
-    declared = topic_sources.declared_topics(found)[topic.source]
-    lost = topic_sources.pass_over(found, declared)
+    site = capture_site(call.settings)
+    lost = topic_sources.pass_over(site, topic_sources.declared_topics(site)[topic.source])
     said = "; ".join(map(str, lost)) or "nothing is missing"
     document = {"source": topic.source, "passed": [asdict(gap) for gap in lost]}
-    emit(document, as_json=as_json, text=f"{topic.source}: {said}")
+    call.answer(document, text=f"{topic.source}: {said}")
 
 
-def drop(found: Settings, name: str, *, yes: bool, as_json: bool) -> None:
+def drop(call: CommandCall, name: str, *, yes: bool) -> None:
     """Stop reading a topic; refused while a projection reads it."""
     if not yes:
         what = f"{name} would not be read any more; its log and its tables stay"
-        refuse_unconfirmed(what, as_json=as_json, removes=name)
+        call.refuse_unconfirmed(what, removes=name)
     from lake.tables import Tables
     from projections.run.catalog import DeployedCatalog
 
-    DeployedCatalog(Lake.at(found.lake), Tables()).drop_source(name)
-    emit({"removed": name, "whole": True}, as_json=as_json, text=f"{name} is removed")
+    DeployedCatalog(Lake.at(call.settings.lake), Tables()).drop_source(name)
+    call.answer({"removed": name, "whole": True}, text=f"{name} is removed")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,8 +13,9 @@ import typer
 
 from apps import settings
 from apps.accounts import after_start, standing_still, while_starting
-from apps.cli.options import JsonOption, NewWorkspaceOption, WorkspaceOption
-from apps.cli.output import emit, refuse_unconfirmed, table, without_password
+from apps.cli.commands import CommandCall, commands
+from apps.cli.options import JsonOption, NewWorkspaceOption
+from apps.cli.output import emit, table, tell, without_password
 from kernel.errors import EXIT_UNHEALTHY, InvalidRequest, Misconfigured, Unavailable
 from stack import logs
 from stack.plan import LOCAL_PARTS, Part, Probe
@@ -42,16 +43,6 @@ _NEEDED = {
     "kafka.bootstrap": ("kafka", ("pipeline",)),
 }
 """By setting: the part that provides it, and who needs it."""
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of the local stack."""
-    app.command("up")(up)
-    app.command("down")(down)
-    app.command("status")(status)
-    app.command("logs")(show_logs)
-    app.command("doctor")(examine)
-    app.command("reset")(reset)
 
 
 def up(
@@ -88,19 +79,16 @@ def up(
         timeout_s=timeout,
     )
 
-    def report(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
-
     if foreground:
-        control.up_foreground(found.workspace, options, report)
+        control.up_foreground(found.workspace, options, tell)
         return
     with explained(found.workspace):
-        endpoints = control.up(found.workspace, options, report)
+        endpoints = control.up(found.workspace, options, tell)
     if {"connect", "service"} <= set(parts):
-        _captures(settings.load(workspace), report)
+        _captures(settings.load(workspace))
     if "service" in parts:
         for each in after_start(settings.load(workspace)):
-            report(str(each))
+            tell(str(each))
     shown = {key: without_password(value) for key, value in endpoints.items()}
     rows = [[key, value] for key, value in shown.items()]
     emit(endpoints, as_json=as_json, text=table(["endpoint", "value"], rows))
@@ -120,7 +108,7 @@ def explained(workspace: Path) -> Iterator[None]:
         ) from late
 
 
-def _captures(found: settings.Settings, report: Callable[[str], None]) -> None:
+def _captures(found: settings.Settings) -> None:
     """Let events and captured tables flow; the service has made the event store by now."""
     from apps.capture import capture_site
     from cdc.upkeep import lifecycle
@@ -128,7 +116,7 @@ def _captures(found: settings.Settings, report: Callable[[str], None]) -> None:
     lifecycle.ensure_outbox(capture_site(found))
     for name, error in lifecycle.ensure_sources(capture_site(found)).items():
         if error is not None:
-            report(f"source {name} does not run: {error.message}\n  fix: {error.remedy}")
+            tell(f"source {name} does not run: {error.message}\n  fix: {error.remedy}")
 
 
 def stack_options(
@@ -209,27 +197,26 @@ def check_needs(parts: Sequence[str], known: settings.Settings, postgres: str | 
             )
 
 
-def down(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
+def down(call: CommandCall) -> None:
     """Stop the local stack, in order."""
     from stack import control
 
-    ran = control.down(settings.load(workspace).workspace)
-    emit({"stopped": ran}, as_json=as_json, text="stopped" if ran else "nothing was running")
+    ran = control.down(call.settings.workspace)
+    call.answer({"stopped": ran}, text="stopped" if ran else "nothing was running")
 
 
 def status(
+    call: CommandCall,
     memory: Annotated[
         bool, typer.Option("--memory", help="Measure memory too, which takes a moment.")
     ] = False,
-    workspace: WorkspaceOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Show each part: state, process, port, version, restarts; and what stands still, and why.
 
     Exit code 5 unless all is ready. All parts of a `degraded` stack run, and something in it does
     not move.
     """
-    known = settings.load(workspace)
+    known = call.settings
     found = status_of(known.workspace, memory=memory)
     still = standing_still(known)
     if still and found["state"] == "ready":
@@ -242,30 +229,29 @@ def status(
     rows = [[part[column] for column in columns] for part in parts]
     summary = f"{found['state']}, {found['memory_mb']} MB in all" if memory else str(found["state"])
     lines = [table(columns, rows), summary, *map(str, still)]
-    emit(found, as_json=as_json, text="\n".join(lines) if rows or still else "stopped")
+    call.answer(found, text="\n".join(lines) if rows or still else "stopped")
     if found["state"] != "ready":
         raise typer.Exit(EXIT_UNHEALTHY)
 
 
-def show_logs(
+def logs_(
+    call: CommandCall,
     part: Annotated[str | None, typer.Argument(help="One part; all of them without.")] = None,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on as lines come.")] = False,
     lines: Annotated[int, typer.Option("-n", "--lines", help="How many last lines.")] = 50,
-    workspace: WorkspaceOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Show the last lines of the parts' logs."""
-    files = log_files(settings.load(workspace).workspace, part)
+    files = log_files(call.settings.workspace, part)
     if not files:
         print("there are no logs yet; they come with the stack: penstock up", file=sys.stderr)
     for name, line in logs.tail(files, lines=lines, follow=follow):
-        if as_json:
+        if call.as_json:
             print(json.dumps({"part": name, "line": line}), flush=True)
         else:
             print(line if part else f"{name}: {line}", flush=True)
 
 
-def examine(workspace: NewWorkspaceOption = None, as_json: JsonOption = False) -> None:
+def doctor_(workspace: NewWorkspaceOption = None, as_json: JsonOption = False) -> None:
     """Check this machine: what is required, what was found, how to mend it."""
     from stack import doctor
 
@@ -304,23 +290,20 @@ def _moving(found: settings.Settings) -> list[doctor.DoctorCheck]:
 
 
 def reset(
-    yes: Annotated[bool, typer.Option("--yes", help="Really remove it.")] = False,
-    workspace: WorkspaceOption = None,
-    as_json: JsonOption = False,
+    call: CommandCall, yes: Annotated[bool, typer.Option("--yes", help="Really remove it.")] = False
 ) -> None:
     """Stop the stack and remove its databases, topics, schemas and logs. The lake stays."""
-    found = settings.load(workspace)
+    found = call.settings
     root, lake = found.workspace, found.lake
     if not yes:
         what = f"This removes every event, topic and schema of the local stack in {root}."
         removes = str(root / ".penstock")
-        refuse_unconfirmed(what, as_json=as_json, removes=removes)
+        call.refuse_unconfirmed(what, removes=removes)
     from stack import control
 
     removed = control.reset(root, lake=None if "://" in lake else Path(lake))
-    emit(
+    call.answer(
         {"removed": [str(path) for path in removed]},
-        as_json=as_json,
         text="\n".join(f"removed {path}" for path in removed) or "nothing to remove",
     )
 
@@ -358,3 +341,6 @@ def _niceness(found: settings.Settings) -> int:
 
 def _ports_from_settings(found: settings.Settings) -> dict[str, int]:
     return {name: found.number(f"{name}.port") for name in APPLICATIONS}
+
+
+register = commands(up, down, status, logs_, doctor_, reset)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from apps import settings
-from apps.cli.groups import Group
-from apps.cli.options import JsonOption, WorkspaceOption
-from apps.cli.output import emit, refuse_unconfirmed
+from apps.cli.commands import CommandCall, commands
+from apps.cli.output import shower
 from kernel.errors import EXIT_FAILED
 
 if TYPE_CHECKING:
@@ -31,24 +27,11 @@ Store = Annotated[
     list[str] | None,
     typer.Option(metavar="ID", help="Which store's log; its ids, oldest first (repeatable)."),
 ]
-_SHOW_EVERY_S = 1.0
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    store = typer.Typer(cls=Group, help="The event store itself.")
-    store.command("renew-id")(renew_id)
-    store.command("export")(export_)
-    store.command("import")(import_)
-    store.command("rebuild")(rebuild_)
-    store.command("verify")(verify_)
-    app.add_typer(store, name="store")
 
 
 def renew_id(
+    call: CommandCall,
     yes: Annotated[bool, typer.Option("--yes", help="Really give it a new id.")] = False,
-    workspace: WorkspaceOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Give the store a new id: after it was restored, or lost events in a fail-over.
 
@@ -57,18 +40,18 @@ def renew_id(
     """
     if not yes:
         what = "the store would be another one to all who follow it"
-        refuse_unconfirmed(what, as_json=as_json)
+        call.refuse_unconfirmed(what)
     # Only this call needs PostgreSQL's client.
     import asyncio
 
     from eventstore.postgres.identity import renew_id as renewed
 
-    store_id = asyncio.run(renewed(settings.load(workspace).required("postgres.dsn")))
+    store_id = asyncio.run(renewed(call.settings.required("postgres.dsn")))
     text = f"the store's id is {store_id} now; restart its services"
-    emit({"store_id": store_id}, as_json=as_json, text=text)
+    call.answer({"store_id": store_id}, text=text)
 
 
-def export_(folder: Folder, workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
+def export_(call: CommandCall, folder: Folder) -> None:
     """Write all events to Parquet files, with their schemas and checksums. Appends go on.
 
     Events in the archive are among them. The folder must be new or empty; nobody else may read it.
@@ -77,43 +60,36 @@ def export_(folder: Folder, workspace: WorkspaceOption = None, as_json: JsonOpti
 
     from eventstore.recovery.dump import export
 
-    found = settings.load(workspace)
-    done = asyncio.run(export(found.required("postgres.dsn"), found.lake, folder, show=_shower()))
+    found = call.settings
+    done = asyncio.run(
+        export(found.required("postgres.dsn"), found.lake, folder, show=shower(_line))
+    )
     size = f"{done.files} files, {done.bytes:,} bytes"
     text = f"{done.events:,} events of store {done.store_id} in {size}"
-    emit(asdict(done) | {"folder": str(folder)}, as_json=as_json, text=text)
+    call.answer(asdict(done) | {"folder": str(folder)}, text=text)
 
 
-def import_(
-    folder: Folder,
-    into: Into = None,
-    workspace: WorkspaceOption = None,
-    as_json: JsonOption = False,
-) -> None:
+def import_(call: CommandCall, folder: Folder, into: Into = None) -> None:
     """Fill an empty database with an exported store, as it was: positions, ids, times, store id.
 
     Checksums are compared first. Given again after a crash it goes on where it was.
     """
     from eventstore.recovery.events import FolderEvents
 
-    _fill(FolderEvents(folder), into, workspace, as_json=as_json)
+    _fill(call, FolderEvents(folder), into)
 
 
-def rebuild_(
-    store: Store = None,
-    into: Into = None,
-    workspace: WorkspaceOption = None,
-    as_json: JsonOption = False,
-) -> None:
+def rebuild_(call: CommandCall, store: Store = None, into: Into = None) -> None:
     """Fill an empty database with a store's events from the lake's log alone.
 
     For when PostgreSQL is lost. Given again after a crash it goes on where it was. Compare it
     before you serve it: penstock store verify.
     """
-    _fill(_from_lake(workspace, store), into, workspace, as_json=as_json)
+    _fill(call, _from_lake(call, store), into)
 
 
 def verify_(
+    call: CommandCall,
     folder: Annotated[
         Path | None, typer.Argument(metavar="[FOLDER]", help="An export; without it the lake.")
     ] = None,
@@ -121,8 +97,6 @@ def verify_(
     into: Annotated[
         str | None, typer.Option("--dsn", help="The database (default: postgres.dsn).")
     ] = None,
-    workspace: WorkspaceOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Compare the store with the lake's log, or with an export: every event, byte for byte.
 
@@ -135,8 +109,8 @@ def verify_(
     from eventstore.recovery.events import FolderEvents
     from eventstore.recovery.stored_events import StoredEvents
 
-    found = settings.load(workspace)
-    events = FolderEvents(folder) if folder is not None else _from_lake(workspace, store)
+    found = call.settings
+    events = FolderEvents(folder) if folder is not None else _from_lake(call, store)
     dsn = into or found.required("postgres.dsn")
 
     async def compared() -> RecoveryReport:
@@ -144,52 +118,39 @@ def verify_(
             return await compare(events, stored)
 
     report = asyncio.run(compared())
-    emit(asdict(report) | {"equal": report.equal}, as_json=as_json, text=_told(report))
+    call.answer(asdict(report) | {"equal": report.equal}, text=_told(report))
     if not report.equal:
         raise typer.Exit(EXIT_FAILED)
 
 
-def _from_lake(workspace: Path | None, store: list[str] | None) -> StoreEvents:
-    from apps.cli.query import lake_of
+def _from_lake(call: CommandCall, store: list[str] | None) -> StoreEvents:
     from eventstore.recovery.events import LakeEvents
 
-    return LakeEvents(lake_of(settings.load(workspace)), store or ())
+    return LakeEvents(call.made_lake, store or ())
 
 
-def _fill(events: StoreEvents, into: str | None, workspace: Path | None, *, as_json: bool) -> None:
+def _fill(call: CommandCall, events: StoreEvents, into: str | None) -> None:
     import asyncio
 
     from eventstore.recovery.rebuild import rebuild
 
-    dsn = into or settings.load(workspace).required("postgres.dsn")
+    dsn = into or call.settings.required("postgres.dsn")
     started = time.monotonic()
-    done = asyncio.run(rebuild(events, dsn, show=_shower()))
+    done = asyncio.run(rebuild(events, dsn, show=shower(_line)))
     seconds = time.monotonic() - started
     text = (
         f"store {done.store_id} has {done.events:,} events of {done.streams:,} streams, in "
         f"{seconds:.1f} s; compare it: penstock store verify"
     )
-    emit(asdict(done) | {"seconds": round(seconds, 3)}, as_json=as_json, text=text)
+    call.answer(asdict(done) | {"seconds": round(seconds, 3)}, text=text)
 
 
-def _shower() -> Callable[[RebuildProgress], None]:
-    """Show progress on standard error, once a second."""
-    shown_at = time.monotonic()
-
-    def show(progress: RebuildProgress) -> None:
-        nonlocal shown_at
-        if time.monotonic() - shown_at < _SHOW_EVERY_S:
-            return
-        shown_at = time.monotonic()
-        left = (progress.head - progress.events) / max(progress.rate, 1.0)
-        print(
-            f"{progress.events:,} of {progress.head:,} events, {progress.rate:,.0f}/s, "
-            f"{left:,.0f} s left",
-            file=sys.stderr,
-            flush=True,
-        )
-
-    return show
+def _line(progress: RebuildProgress) -> str:
+    left = (progress.head - progress.events) / max(progress.rate, 1.0)
+    return (
+        f"{progress.events:,} of {progress.head:,} events, {progress.rate:,.0f}/s, "
+        f"{left:,.0f} s left"
+    )
 
 
 def _told(report: RecoveryReport) -> str:
@@ -206,3 +167,6 @@ def _told(report: RecoveryReport) -> str:
         f"{report.differing_categories} categories and {report.differing_types} types differ"
     )
     return "\n".join([f"{what}{beyond}", counts, *(f"  {each}" for each in report.first)])
+
+
+register = commands(store=[renew_id, export_, import_, rebuild_, verify_])

@@ -7,55 +7,37 @@ from urllib.parse import quote
 
 import typer
 
-from apps import settings
-from apps.cli.groups import Group
-from apps.cli.options import JsonOption, WorkspaceOption
-from apps.cli.output import emit, fields, refuse_unconfirmed, table
-from apps.service_client import ServiceClient
+from apps.cli.commands import CommandCall, commands
+from apps.cli.options import DeleteIt
+from apps.cli.output import Columns, fields, listing
 from kernel.errors import InvalidRequest
 
 _AT = "/v1/subscriptions"
 _PAGE = 100
+_COLUMNS: Columns = {
+    "name": "name",
+    "state": "state",
+    "lag events": "lag_events",
+    "lag s": "lag_seconds",
+    "in flight": "in_flight",
+    "waiting": "waiting",
+    "parked": "parked",
+}
+_PARKED = ("id", "stream", "deliveries", "reason")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="As orders-to-shop")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    group = typer.Typer(
-        cls=Group,
-        help="Persistent subscriptions: several consumers, one memory.",
-    )
-    group.command("list")(list_)
-    group.command("create")(create)
-    group.command("show")(show)
-    group.command("delete")(delete)
-    group.command("replay-parked")(replay_parked)
-    app.add_typer(group, name="subscription")
-
-
-def list_(workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
+def list_(call: CommandCall) -> None:
     """List the subscriptions and how far each is behind."""
-    with ServiceClient(settings.load(workspace)) as client:
+    with call.service() as client:
         answer = client.get(_AT)
-    headings = ("name", "state", "lag events", "lag s", "in flight", "waiting", "parked")
-    rows = [
-        (
-            each["name"],
-            each["state"],
-            each["lag_events"],
-            each["lag_seconds"],
-            each["in_flight"],
-            each["waiting"],
-            each["parked"],
-        )
-        for each in answer["subscriptions"]
-    ]
     nothing = "there are no subscriptions; make one: penstock subscription create NAME"
-    emit(answer, as_json=as_json, text=table(headings, rows, nothing=nothing))
+    call.answer(answer, text=listing(answer["subscriptions"], _COLUMNS, nothing=nothing))
 
 
 def create(
+    call: CommandCall,
     name: Name,
     category: Annotated[str | None, typer.Option(help="Only events of this category.")] = None,
     type_: Annotated[str | None, typer.Option("--type", help="Only events of this type.")] = None,
@@ -75,8 +57,6 @@ def create(
     max_in_flight: Annotated[
         int | None, typer.Option(help="Events that consumers have at a time.")
     ] = None,
-    workspace: WorkspaceOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Make a subscription, or change how one hands out; filter and start stay as made."""
     terms = {
@@ -92,53 +72,46 @@ def create(
         "tag": tag,
     }
     body["start"] = _start(start)
-    with ServiceClient(settings.load(workspace)) as client:
+    with call.service() as client:
         answer = client.put(_path(name), body)
     text = f"{name} begins behind position {answer['started_after']}"
-    emit(answer, as_json=as_json, text=text)
+    call.answer(answer, text=text)
 
 
-def show(name: Name, workspace: WorkspaceOption = None, as_json: JsonOption = False) -> None:
+def show(call: CommandCall, name: Name) -> None:
     """Show how a subscription stands, and the first hundred events that it gave up on."""
-    with ServiceClient(settings.load(workspace)) as client:
+    with call.service() as client:
         answer = client.get(_path(name))
         parked = client.get(_path(name) + "/parked", limit=_PAGE)["parked"]
     lines = [fields({key: _shown(value) for key, value in answer.items()})]
     if parked:
-        columns = ("id", "stream", "deliveries", "reason")
-        lines.append(table(columns, [[each[column] for column in columns] for each in parked]))
-    emit(answer | {"parked_events": parked}, as_json=as_json, text="\n\n".join(lines))
+        lines.append(listing(parked, {name: name for name in _PARKED}))
+    call.answer(answer | {"parked_events": parked}, text="\n\n".join(lines))
 
 
-def delete(
-    name: Name,
-    yes: Annotated[bool, typer.Option("--yes", help="Really delete it.")] = False,
-    workspace: WorkspaceOption = None,
-    as_json: JsonOption = False,
-) -> None:
+def delete(call: CommandCall, name: Name, yes: DeleteIt = False) -> None:
     """Forget a subscription: how far it was, what is out, what it parked. Events stay."""
-    with ServiceClient(settings.load(workspace)) as client:
+    with call.service() as client:
         if not yes:
             client.get(_path(name))  # One that is not there wants no confirmation.
             what = f"{name} would forget how far it was and what it parked"
-            refuse_unconfirmed(what, as_json=as_json)
+            call.refuse_unconfirmed(what)
         client.delete(_path(name))
-    emit({"name": name, "deleted": True}, as_json=as_json, text=f"{name} is deleted")
+    call.answer({"name": name, "deleted": True}, text=f"{name} is deleted")
 
 
 def replay_parked(
+    call: CommandCall,
     name: Name,
     ids: Annotated[
         list[str] | None, typer.Argument(metavar="EVENT_ID", help="Only these events")
     ] = None,
-    workspace: WorkspaceOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Give parked events again, all of them or those named; nothing else is given again."""
-    with ServiceClient(settings.load(workspace)) as client:
+    with call.service() as client:
         answer = client.post(_path(name) + "/replay-parked", {"ids": ids} if ids else {})
     text = f"{answer['replayed']} are given again, {answer['remaining']} stay parked"
-    emit(answer, as_json=as_json, text=text)
+    call.answer(answer, text=text)
 
 
 def _start(text: str) -> int | str:
@@ -159,3 +132,6 @@ def _shown(value: object) -> object:
     if not isinstance(value, dict):
         return value
     return ", ".join(f"{key} {each}" for key, each in value.items() if each is not None) or "all"
+
+
+register = commands(subscription=[list_, create, show, delete, replay_parked])

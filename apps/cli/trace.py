@@ -9,10 +9,9 @@ from uuid import UUID
 
 import typer
 
-from apps import settings
-from apps.cli.options import JsonOption, WorkspaceOption
-from apps.cli.output import emit, table
-from apps.service_client import ServiceClient
+from apps.calls import service_client
+from apps.cli.commands import CommandCall, commands
+from apps.cli.output import table
 from kernel.errors import InvalidRequest
 from lake.layout import Lake
 
@@ -20,15 +19,9 @@ if TYPE_CHECKING:
     from projections.serve.event_trace import Hop
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("trace")(trace)
-
-
 def trace(
+    call: CommandCall,
     event_id: Annotated[str, typer.Argument(metavar="EVENT_ID", help="The event's id, a UUID.")],
-    workspace: WorkspaceOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Show the way of one event: store, Kafka, log, epoch, typed table, projections; and when.
 
@@ -38,10 +31,10 @@ def trace(
     # Reading the lake takes a second to load, which `--help` and a wrong id should not pay.
     from projections.serve import event_trace
 
-    found = settings.load(workspace)
+    found = call.settings
 
     def stored(event_id: str) -> Mapping[str, Any]:
-        with ServiceClient(found) as client:
+        with service_client(found) as client:
             event: Mapping[str, Any] = client.get(f"/v1/events/{event_id}")
             return event
 
@@ -52,7 +45,7 @@ def trace(
     ]
     text = table(["place", "at", "after", "what"], rows)
     document = {"event_id": asked, "hops": [asdict(hop) for hop in hops]}
-    emit(document, as_json=as_json, text=text)
+    call.answer(document, text=text)
 
 
 def _told(hop: Hop) -> str:
@@ -68,3 +61,6 @@ def _uuid(text: str) -> UUID:
         raise InvalidRequest(
             f"{text!r} is no event id", remedy="It is a UUID: penstock read --json shows them."
         ) from None
+
+
+register = commands(trace)

@@ -9,19 +9,11 @@ from typing import Annotated
 import typer
 
 from apps import settings
-from apps.cli.groups import Group
-from apps.cli.options import JsonOption, NewWorkspaceOption, WorkspaceOption
+from apps.cli.commands import CommandCall, commands
+from apps.cli.options import JsonOption, NewWorkspaceOption
 from apps.cli.output import HIDDEN, emit, table, without_password
 from apps.settings import Setting
 from kernel.errors import InvalidRequest, Misconfigured, NotFound
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command("init")(init)
-    config = typer.Typer(cls=Group, help="The settings of a workspace.")
-    config.command("show")(show)
-    app.add_typer(config, name="config")
 
 
 def init(
@@ -55,12 +47,11 @@ def init(
 
 
 def show(
+    call: CommandCall,
     key: Annotated[
         str | None, typer.Argument(help="A setting or a section, as service.port or service")
     ] = None,
     changed: Annotated[bool, typer.Option(help="Only those that are not their defaults.")] = False,
-    workspace: WorkspaceOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Show the settings that hold here, and where each comes from; secrets are hidden.
 
@@ -69,7 +60,7 @@ def show(
     """
     found = {
         name: setting
-        for name, setting in settings.load(workspace).values.items()
+        for name, setting in call.settings.values.items()
         if key is None or name == key or name.startswith(f"{key}.")
     }
     if not found:
@@ -83,9 +74,12 @@ def show(
     }
     rows = [(name, each["value"], each["origin"]) for name, each in document.items()]
     text = table(("setting", "value", "from"), rows, nothing="every setting is its default")
-    emit(document, as_json=as_json, text=text)
+    call.answer(document, text=text)
 
 
 def _shown(name: str, setting: Setting) -> object:
     secret = name == "service.token" and setting.value
     return HIDDEN if secret else without_password(setting.value)
+
+
+register = commands(init, config=[show])

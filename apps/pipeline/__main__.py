@@ -11,17 +11,20 @@ import threading
 from functools import partial
 
 from apps.access import access_of
-from apps.pipeline.endpoint import serve
-from apps.pipeline.lease_keeper import LeaseKeeper, holding, lease_keeper
+from apps.capture import capture_site
 from apps.pipeline.metrics import PipelineMetrics
 from apps.pipeline.pipeline import Pipeline
 from apps.settings import load
-from apps.shipment import is_elsewhere
-from apps.source_documents import source_documents
-from apps.spark_session import session_for, warm
+from apps.spark_session import session_for
+from cdc.upkeep.source_documents import source_documents
 from eventstore.postgres.heads import PostgresHeads
 from kernel import failpoints
 from kernel.errors import PenstockError, exit_code
+from lake.layout import Lake
+from lake.shipment import is_elsewhere
+from lake.spark_session import warm
+from pipeline.process.lease_keeper import LeaseKeeper, holding, lease_keeper
+from service.pipeline_endpoint import serve
 
 _DELTA_THREADS = 8
 
@@ -52,7 +55,7 @@ def main() -> None:
         access,
         metrics,
         pipeline.health,
-        lambda: source_documents(settings),
+        lambda: source_documents(capture_site(settings)),
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: pipeline.stopping.set())
@@ -61,7 +64,8 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     with holding(settings.state_dir) as holder:
-        _run(pipeline, lease_keeper(settings, holder))
+        ttl_s = float(settings.number("pipeline.lease_seconds"))
+        _run(pipeline, lease_keeper(Lake.at(settings.lake), holder, ttl_s=ttl_s))
     server.shutdown()
     spark.stop()
 

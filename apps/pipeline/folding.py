@@ -7,9 +7,9 @@ from dataclasses import replace
 from pyspark.sql import SparkSession
 
 from apps.settings import Settings
-from apps.shipment import is_elsewhere
 from lake.executor_tasks import Executors
 from lake.layout import Lake
+from lake.shipment import is_elsewhere
 from lake.tables import Tables
 from lake.task_processes import TaskProcesses
 from pipeline.commit import folds_beside as beside

@@ -1,80 +1,22 @@
-"""What the pipeline tells Prometheus."""
+"""What the pipeline tells Prometheus: of its process, and of all that works in it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict
-from typing import Any
-
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    generate_latest,
-)
+from prometheus_client import Gauge, Histogram
 
 from cdc.copies.table_copier import CopyMetrics
 from cdc.upkeep.slot_guard import SlotMetrics
 from cdc.verification.verifier import VerifyMetrics
-from pipeline.commit.manifest_rows import Committed
-from pipeline.position.lag import SourceLag
+from pipeline.process.metrics import SECONDS, ProcessMetrics
+from projections.run.projection_states import Run
 from projections.sinks.sink_metrics import SinkMetrics
-from service.standstills import Standstill
-
-SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
-SOURCE_LAG: Mapping[str, str] = {
-    "bytes": "WAL of a captured database that is not known to be in the tables",
-    "seconds": "Age of the oldest commit of a captured database that the tables may not have",
-    "records": "Records of a captured database in Kafka that no epoch has (markers included)",
-}
-WAITING = (
-    (
-        "penstock_standing_still",
-        "1 for each thing that ought to move and does not",
-        ("component", "name"),
-    ),
-    (
-        "penstock_quarantine_records",
-        "Records that wait in quarantine for a decision",
-        ("topic",),
-    ),
-)
 
 
-class PipelineMetrics:
-    """Counters and gauges of one pipeline process."""
+class PipelineMetrics(ProcessMetrics):
+    """Those of the process, of projections, sinks and captured sources, in one registry."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        self.step_seconds = Histogram(
-            "penstock_epoch_step_seconds",
-            "Duration of one step of an epoch",
-            ["step"],
-            buckets=SECONDS,
-            registry=self.registry,
-        )
-        self.rows = Counter(
-            "penstock_rows_total", "Rows by what became of them", ["what"], registry=self.registry
-        )
-        self.epoch = Gauge("penstock_epoch", "Newest committed epoch", registry=self.registry)
-        lags = {
-            "penstock_lag_events": "Events in the store that the log does not have yet",
-            "penstock_lag_seconds": "Age of the oldest event that the log does not have yet",
-        }
-        self.lag_events, self.lag_seconds = (
-            Gauge(name, text, ["store"], registry=self.registry) for name, text in lags.items()
-        )
-        self._source_lag = {
-            what: Gauge(f"penstock_source_lag_{what}", text, ["source"], registry=self.registry)
-            for what, text in SOURCE_LAG.items()
-        }
-        self.freshness = Histogram(
-            "penstock_freshness_seconds",
-            "From the append of an event to the commit of its epoch, worst of each epoch",
-            buckets=SECONDS,
-            registry=self.registry,
-        )
+        super().__init__()
         self.projection_seconds = Histogram(
             "penstock_projection_run_seconds",
             "Duration of one run of a projection",
@@ -88,52 +30,12 @@ class PipelineMetrics:
             ["projection"],
             registry=self.registry,
         )
-        self.restarts = Counter(
-            "penstock_ingest_restarts_total",
-            "Times that the stream was started again after an error",
-            registry=self.registry,
-        )
-        self._still, self._quarantine = (
-            Gauge(name, text, labels, registry=self.registry) for name, text, labels in WAITING
-        )
-        said = "1 while a server beside the pipeline answers it"
-        self.part_up = Gauge("penstock_part_up", said, ["part"], registry=self.registry)
         self.sinks = SinkMetrics(self.registry)
         self.slots = SlotMetrics(self.registry)
         self.copies = CopyMetrics(self.registry)
         self.verify = VerifyMetrics(self.registry)
 
-    def committed(self, done: Committed) -> None:
-        """Book a committed epoch."""
-        self.epoch.set(done.epoch)
-        for step, milliseconds in done.timings_ms.items():
-            self.step_seconds.labels(step).observe(milliseconds / 1000)
-        for what, count in done.counts.items():
-            if what.startswith("freshness_ms"):
-                continue
-            self.rows.labels(what).inc(count)
-        worst = done.counts.get("freshness_ms_max")
-        if worst is not None:
-            self.freshness.observe(worst / 1000)
-
-    def source_lag(self, source: str, lag: SourceLag) -> None:
-        """Book how far a captured source is ahead of the tables."""
-        for what, value in asdict(lag).items():
-            if what in SOURCE_LAG:
-                self._source_lag[what].labels(source).set(value)
-
-    def standing_still(self, found: Iterable[Standstill]) -> None:
-        """Book what stands still now, and nothing else."""
-        self._still.clear()
-        for each in found:
-            self._still.labels(each.component, each.name).set(1)
-
-    def in_quarantine(self, state: Mapping[str, Any]) -> None:
-        """Book the records that wait in quarantine now, by topic."""
-        self._quarantine.clear()
-        for topic, records in state.get("quarantine", {}).items():
-            self._quarantine.labels(topic).set(records)
-
-    def render(self) -> bytes:
-        """Return the exposition text."""
-        return bytes(generate_latest(self.registry))
+    def ran(self, name: str, run: Run) -> None:
+        """Book one run of a projection."""
+        self.projection_seconds.labels(name).observe(run.milliseconds / 1000)
+        self.projection_epoch.labels(name).set(run.table.as_of_epoch)

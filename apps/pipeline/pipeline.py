@@ -17,18 +17,15 @@ from pyspark.sql import SparkSession
 
 from apps.capture import capture_site
 from apps.executor_choice import executor_choice
-from apps.pipeline.event_sink import sinks_of
 from apps.pipeline.folding import current_tables, folds_beside
-from apps.pipeline.health import PartState, waiting_in
-from apps.pipeline.lag import LagWatch
 from apps.pipeline.metrics import PipelineMetrics
-from apps.pipeline.neighbours import neighbours_of
 from apps.pipeline.routing import router_of
+from apps.pipeline.sinks import sinks_of
 from apps.pipeline.upkeep import upkeep_of
-from apps.pipeline.watchdog import Looping, Watchdog, end_process, watchdog_of
 from apps.settings import Settings
 from cdc.copies.table_copier import TableCopier
 from cdc.upkeep.connector_keeper import ConnectorKeeper
+from cdc.upkeep.neighbours import neighbours_of
 from cdc.upkeep.source_lag import SourceHeads
 from cdc.verification.verifier import Verifying
 from kernel.errors import Retry, StoreDiverged, Unavailable, cause_and_fix, retry_directive
@@ -49,6 +46,9 @@ from pipeline.current.tables import CurrentTables
 from pipeline.installs.install_book import InstallBook
 from pipeline.lanes.lane_book import LaneBook
 from pipeline.position.lag import StoreHeads
+from pipeline.process.health import PartState, waiting_in
+from pipeline.process.lag_watch import LagWatch
+from pipeline.process.watchdog import Ends, Looping, Watchdog, end_process, watchdog_of
 from pipeline.read.gaps import told
 from pipeline.read.kafka_records import IngestBroker, decode_again
 from pipeline.read.kafka_topics import KafkaTopics
@@ -58,7 +58,6 @@ from pipeline.read.stuck_sources import StuckSources, poisoned
 from pipeline.read.topic_lag import TopicHeads
 from projections.run.catalog import DeployedCatalog, Deployment
 from projections.run.projection_rounds import Projecting
-from projections.run.projection_states import Run
 from projections.run.runs_beside import RunsBeside
 from schemas.identifiers import OUTBOX
 from schemas.registry import ConfluentRegistry
@@ -106,7 +105,7 @@ class Pipeline:
             spark,
             self._lake,
             self._registry,
-            on_run=self._ran,
+            on_run=metrics.ran,
             state_memory_bytes=settings.number("pipeline.state_memory_bytes"),
             choice=self._executor,
             executors=self._executors,
@@ -117,7 +116,10 @@ class Pipeline:
         )
         self._verifying = Verifying(site, self._registry, metrics.verify)
         self._sinks = sinks_of(settings, self._lake, self._registry, metrics.sinks)
-        self._neighbours = neighbours_of(settings, self._registry, self._topics, metrics.part_up)
+        dsn, connect_url = settings.required("postgres.dsn"), settings.text("connect.url")
+        self._neighbours = neighbours_of(
+            dsn, connect_url, self._registry, self._topics, metrics.part_up
+        )
         beside = self._verifying, self._lag, self._sinks, self._neighbours
         self._others: tuple[Looping, ...] = (self._keeper, self._copier, *beside)
         self.stopping, self._patience, self._stuck = threading.Event(), Patience(), StuckSources()
@@ -158,8 +160,8 @@ class Pipeline:
 
     def _watching(self) -> Watchdog:
         """Return the watchdog over all loops of this process."""
+        settings = self._settings
         return watchdog_of(
-            self._settings,
             vital={
                 self._ingest_loop: self._signs,
                 self._topology_loop: Signs,
@@ -167,6 +169,9 @@ class Pipeline:
             },
             others=[each.loop for each in self._others],
             slow=[self._upkeep.loop],
+            bound_s=float(settings.number("pipeline.standstill_seconds")),
+            end_after_s=settings.number("pipeline.standstill_end_seconds"),
+            ends=Ends(settings.state_dir / "standstills.json"),
         )
 
     def _signs(self) -> Signs:
@@ -183,12 +188,9 @@ class Pipeline:
 
     def health(self) -> tuple[bool, Mapping[str, object]]:
         """Return readiness and the state of each part, for `/health/ready`."""
-        return self.ingest.ready, self._state()
-
-    def _state(self) -> dict[str, object]:
         still = dict(self._watchdog.still)
         held, quarantine = waiting_in(self._last)
-        return {
+        return self.ingest.ready, {
             "ingest": self.ingest.shown(still, "ingest", "topology", step=self._ingest_loop.step),
             "projecting": self.projections.shown(still, PROJECTIONS),
             "loops": still | self._sinks.troubles,
@@ -367,10 +369,6 @@ class Pipeline:
 
     def _note(self, last: Committed | None) -> None:
         self._last = self._lag.last = last
-
-    def _ran(self, name: str, run: Run) -> None:
-        self._metrics.projection_seconds.labels(name).observe(run.milliseconds / 1000)
-        self._metrics.projection_epoch.labels(name).set(run.table.as_of_epoch)
 
     def _wait_for_space(self) -> None:
         """Pause while the lake's disk is below its reserve; the reason stands in the health."""

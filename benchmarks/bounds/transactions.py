@@ -26,7 +26,6 @@ import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from apps.spark_session import start_session, warm
 from benchmarks.bounds.source import (
     AT,
     FIRST_ID,
@@ -43,6 +42,7 @@ from kernel.positions import DeltaVersion
 from lake.datasets import dataset_of
 from lake.executor_tasks import Executors, SparkTasks
 from lake.layout import Lake
+from lake.spark_session import start_session, warm
 from lake.table_columns import DECODED
 from lake.tables import Tables
 from lake.writer import Guard

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from apps.spark_session import start_session, warm
+from lake.spark_session import start_session, warm
 from stack.java import find_java
 
 EVERY = 20

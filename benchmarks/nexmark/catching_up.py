@@ -12,10 +12,10 @@ import sys
 import time
 from pathlib import Path
 
-from apps.spark_session import start_session
 from benchmarks.nexmark.auctions_lake import fold_side_input
 from benchmarks.replay.usage import usage
 from lake.layout import Lake
+from lake.spark_session import start_session
 from lake.tables import Tables
 from replay.build import Builder
 from replay.generations import generation_name

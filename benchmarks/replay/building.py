@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from apps.spark_session import start_session
 from benchmarks.loaded_epoch import commit_load
 from benchmarks.replay.usage import usage
 from kernel.positions import Epoch
 from lake.layout import Lake
+from lake.spark_session import start_session
 from lake.table_columns import UTC_MICROS
 from lake.tables import TableAt, Tables
 from lake.writer import ArrowWriter, Guard

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from apps.spark_session import start_session
 from benchmarks.replay.usage import usage
 from lake.executor_rows import SparkRows
+from lake.spark_session import start_session
 from pipeline.verification.large_states import LargeStates
 from replay.comparison import row_differences
 from replay.table_types import type_differences

@@ -10,6 +10,7 @@ from pipeline.verification.book import MOST_KEYS, Fact, Kind
 from schemas.key_ranges import KeyRange
 from schemas.pg_types import SourceColumn
 
+_SHOWN_RANGES = 10
 MISSING, EXTRA, DIFFERS, DOUBLED = "missing", "extra", "differs", "doubled"
 
 
@@ -101,6 +102,43 @@ class TableReport:
     def sound(self) -> bool:
         """Whether it is equal, or was healed and is equal now."""
         return self.equal or self.after == "equal"
+
+    @property
+    def verdict(self) -> str:
+        """What became of the comparison, in a word or two."""
+        if self.held is not None:
+            return "NOT COMPARED"
+        if self.equal:
+            return "equal"
+        return "healed" if self.sound else "DIFFERS"
+
+    def lines(self) -> list[str]:
+        """Say of it, for people, what no table of figures says."""
+        lines = []
+        if self.held is not None:
+            lines.append(f"{self.table}: not compared: {self.held}")
+        for column, reason in self.not_compared:
+            lines.append(f"{self.table}: column {column} is not compared: {reason}")
+        found = self.differences
+        if not found.any:
+            return lines
+        counts = f"{found.missing} missing, {found.extra} extra, {found.differing} differing"
+        lines.append(f"{self.table}: {counts}")
+        ranges = [str(one) for one in self.differing_ranges]
+        more = f", and {len(ranges) - _SHOWN_RANGES} more" if len(ranges) > _SHOWN_RANGES else ""
+        lines.append(f"  ranges: {', '.join(ranges[:_SHOWN_RANGES])}{more}")
+        for one in found.keys:
+            key = ", ".join(f"{column} = {value}" for column, value in one.key.items())
+            columns = f" in {', '.join(one.columns)}" if one.columns else ""
+            lines.append(f"  {one.what}: {key}{columns}")
+        hidden = found.missing + found.extra + found.differing - len(found.keys)
+        if hidden:
+            lines.append(f"  and {hidden} more keys")
+        if self.cause:
+            lines.append(f"  cause: {self.cause}")
+        if self.install:
+            lines.append(f"  healed by install {self.install}; after: {self.after}")
+        return lines
 
     def document(self) -> dict[str, object]:
         """Return it as `--json` shows it."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import psycopg
 
-from kernel.errors import Unavailable
+from kernel.errors import Unavailable, first_line
 
 CONNECT_TIMEOUT_S = 10
 """A server that is stopped, or behind a broken network, never refuses: it says nothing."""
@@ -20,6 +20,22 @@ SELECT (SELECT store_id::text FROM es.store),
        (SELECT extract(epoch FROM clock_timestamp() - recorded_at)::float8
           FROM es.events WHERE position = %(next)s)
 """
+_HEAD = (
+    "SELECT (SELECT store_id::text FROM es.store), "
+    "(SELECT coalesce(max(position), 0) FROM es.events)"
+)
+
+
+def head_of_store(dsn: str) -> tuple[str | None, int]:
+    """Return the store's id and its last position, 0 for an empty one. Raises `Unavailable`."""
+    try:
+        with psycopg.connect(dsn, autocommit=True, connect_timeout=CONNECT_TIMEOUT_S) as connection:
+            row = connection.execute(_HEAD).fetchone()
+    except psycopg.Error as error:
+        raise Unavailable(
+            f"the event store's database does not answer: {first_line(error)}"
+        ) from error
+    return (None, 0) if row is None else (row[0], int(row[1]))
 
 
 class PostgresHeads:

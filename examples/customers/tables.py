@@ -9,7 +9,7 @@ from typing import Literal
 
 from pyspark.sql import DataFrame
 
-from apps.spark_session import start_session
+from lake.spark_session import start_session
 from projections.auto_cdc import Applied, create_auto_cdc_flow
 from stack.jars import resolve
 from stack.java import find_java

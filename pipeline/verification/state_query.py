@@ -19,7 +19,7 @@ import pyarrow.dataset as ds
 from lake.datasets import missing_file, scanner_of
 from pipeline.verification.cells import normal
 from pipeline.verification.lake_state import LakeState
-from schemas.identifiers import duckdb_name
+from schemas.identifiers import duckdb_name, text_literal
 from schemas.key_ranges import (
     WHOLE,
     Bound,
@@ -180,7 +180,7 @@ def _literal(text: str, column: KeyColumn) -> str:
         case bytes():
             return f"from_hex('{value.hex()}')"
         case str():
-            return "'" + value.replace("'", "''") + "'"
+            return text_literal(value)
         case int() if column.order is not KeyOrder.DECIMAL:
             return f"{value}::BIGINT"
         case _:

@@ -15,6 +15,7 @@ from lake.layout import Lake
 from lake.ledger import Ledger
 from lake.rows import SmallTables
 from projections.serve.standings import LIVE, RETRY, Standing, standing
+from schemas.identifiers import text_literal
 
 COLUMNS = Schema(
     [
@@ -30,7 +31,7 @@ COLUMNS = Schema(
 )
 _APP_ID = "catalog"
 _NEWEST = """
-SELECT * FROM rows WHERE kind = 'projection' AND name = '{name}' ORDER BY entry DESC LIMIT 1
+SELECT * FROM rows WHERE kind = 'projection' AND name = {name} ORDER BY entry DESC LIMIT 1
 """
 
 
@@ -41,7 +42,7 @@ def set_status(lake: Lake, name: str, status: str) -> Standing:
 
     def rows(number: int) -> list[dict[str, Any]]:
         # The entry as it is at the commit: a swap may deploy another generation meanwhile.
-        (newest,) = tables.select(lake.catalog, _NEWEST.format(name=name.replace("'", "''")))
+        (newest,) = tables.select(lake.catalog, _NEWEST.format(name=text_literal(name)))
         changed = newest["status"] != status
         return [newest | _moment(number) | {"status": status}] if changed else []
 

@@ -1,6 +1,7 @@
-"""Tests that authors write beside their projections: rows that come, rows that are expected.
+"""Files of projections before they are deployed: read, checked, and tried by their own tests.
 
-Upstream: test files, and the plan trees of `projections.sql`.
-Downstream: `penstock projection test` shows what differs.
-Entry point: `projections.trial.playback.played`.
+A test has rows that come, and rows that are expected.
+Upstream: SQL and test files, and the plan trees of `projections.sql`.
+Downstream: `penstock projection validate | explain | test` show what is wrong, or differs.
+Entry points: `projections.trial.playback.played`, `projections.trial.sql_files.read_files`.
 """

@@ -15,8 +15,8 @@ import pytest
 import yaml
 
 from apps.settings import Settings, load
-from apps.shipment import is_elsewhere
-from apps.spark_session import FIXED, with_asked
+from lake.shipment import is_elsewhere
+from lake.spark_session import FIXED, with_asked
 from tests.architecture.tree import ROOT
 
 FILE = ROOT / "deploy/kubernetes/penstock.yaml"

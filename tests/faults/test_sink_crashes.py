@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from apps.pipeline import event_sink
 from apps.settings import Settings
+from delivery import event_sink
 from kernel import failpoints
 from lake.layout import Lake
 from projections.serve import row_changes, row_values

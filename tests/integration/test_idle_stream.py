@@ -12,7 +12,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from apps.capture import capture_site
-from apps.pipeline.watchdog import Watchdog, Watched
 from apps.settings import Settings, load
 from cdc import sources
 from cdc.database import split_password
@@ -25,6 +24,7 @@ from pipeline.commit.manifest_rows import Committed
 from pipeline.executor import Executor, ExecutorChoice
 from pipeline.installs.install_book import InstallBook
 from pipeline.position.lag import SourceLag
+from pipeline.process.watchdog import Watchdog, Watched
 from pipeline.read.kafka_topics import KafkaTopics
 from pipeline.read.stream import IngestRun
 from tests.support.services.waiting import until

@@ -14,7 +14,7 @@ import httpx
 import orjson
 import pytest
 
-from apps.service_client import ServiceClient
+from apps.calls import service_client
 from apps.settings import load
 from penstock_client import Penstock
 from service.access import Access
@@ -192,7 +192,7 @@ def test_a_service_asks_for_a_token_that_all_of_ours_find(
     service.start({"PENSTOCK_SERVICE_AUTH": "token"})
     try:
         assert httpx.get(f"{service.url}/v1/events", verify=False).status_code == 401
-        with ServiceClient(load(tmp_path, service__url=service.url)) as command_line:
+        with service_client(load(tmp_path, service__url=service.url)) as command_line:
             assert command_line.get("/v1/events")["head"] == 0
         with Penstock(service.url, workspace=tmp_path, verify=False) as client:
             assert client.head() == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, cast
 
 import orjson
@@ -12,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.pipeline.event_sink import EventOutlet, SinkEvent
-from apps.settings import Setting, load
+from delivery.event_sink import EventOutlet, SinkEvent
 from eventstore.names import category_of
 from kernel.errors import Conflict
 from kernel.positions import DeltaVersion, Epoch
@@ -61,18 +59,14 @@ class Nowhere:
 
 def outlet(store: Store) -> EventOutlet:
     """Return an outlet to a store, under the service's limits of that store."""
-    settings = load(Path("/nowhere"))
-    limits = {"max_events": store.most_events, "max_body_bytes": store.most_bytes}
-    for name, limit in limits.items():
-        settings.values[f"service.{name}"] = Setting(value=limit, origin="test")
-    made = EventOutlet(
+    return EventOutlet(
         declared=EventSink(category="told"),
         projection="report",
-        settings=settings,
+        service=cast(Any, store),
+        most_events=store.most_events,
+        most_bytes=store.most_bytes,
         transactions=cast(Any, Nowhere()),
     )
-    made._service = cast(Any, store)
-    return made
 
 
 def events(

@@ -11,12 +11,12 @@ import httpx
 import pytest
 
 from apps.access import Section, access_of, bearing, token_of
-from apps.pipeline.endpoint import serve
 from apps.pipeline.metrics import PipelineMetrics
 from apps.settings import TOKEN_FILE, load
 from kernel.errors import Misconfigured, Unavailable
 from penstock_client.access import found_token
 from service.access import Access
+from service.pipeline_endpoint import serve
 
 LOCAL = "http://127.0.0.1:7070"
 

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from apps.cli.replay_pages import plan_page
-from apps.cli.replay_plans import asked_start, start_of
+from apps.cli.output import table
 from kernel.errors import Conflict, InvalidRequest, NotFound, PenstockError
 from kernel.positions import Epoch
 from lake.layout import Lake
@@ -21,7 +20,9 @@ from projections.run.catalog import LIVE, SOURCE, DeployedCatalog, Entry
 from projections.run.meanings import MIXED, meaning_of
 from projections.serve.savepoints import create, drop
 from replay.bases import PART_BYTES, Base, base_of, parts_of, rows_of
+from replay.build_requests import asked_start, start_of
 from replay.chosen_keys import refuse_condition
+from replay.pages import plan_page
 from replay.planning import plan_replay, refuse_changed
 from replay.starts import Start
 from replay.subject import subject_of
@@ -88,9 +89,9 @@ def test_p6_a_time_begins_with_what_was_committed_by_then_and_one_to_come_is_ref
 
 def test_a_plan_with_nothing_to_take_in_says_so(lake: Lake) -> None:
     made = lived(lake)
-    told = plan_page(plan_replay(made.site, NAME, start=Start(epoch=Epoch(3))))
+    told = plan_page(plan_replay(made.site, NAME, start=Start(epoch=Epoch(3))), table)
     assert told.startswith("report: generation 2 beside 1, nothing came after epoch 3\n")
-    told = plan_page(plan_replay(made.site, NAME, start=Start(epoch=Epoch(2))))
+    told = plan_page(plan_replay(made.site, NAME, start=Start(epoch=Epoch(2))), table)
     assert told.startswith("report: generation 2 beside 1, epochs 3 to 3\n")
 
 
@@ -294,7 +295,7 @@ def test_chosen_keys_are_computed_beside_the_newest_rows_of_all_others(lake: Lak
     refuse_changed(told, plan_replay(made.site, NAME, start=start_of(told)))
     with pytest.raises(Conflict, match="is stale: base was the keys where id = 2 OR id > 7, is"):
         refuse_changed(told, plan_replay(made.site, NAME, start=Start(where="id = 2")))
-    assert "computes again: the keys where id = 2 OR id > 7; copies" in plan_page(plan)
+    assert "computes again: the keys where id = 2 OR id > 7; copies" in plan_page(plan, table)
     assert asked_start(None, None, "id = 2") == Start(where="id = 2")
     with pytest.raises(InvalidRequest, match="--from and --where exclude each other"):
         asked_start(None, "12", "id = 2")

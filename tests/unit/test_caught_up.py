@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from apps import caught_up, settings
-from apps.caught_up import Behind, CaughtUpEpoch, Goal, StoreHeads, Waiting
 from kernel.positions import Lsn
 from lake.layout import Lake
+from pipeline.position.lag import StoreHeads
 from projections.run.catalog import LIVE, PAUSED, PROJECTION, Entry
 from replay.subject import entry_of
+from service.caught_up import Accounts, Behind, CaughtUpEpoch, Goal, Waiting
 from tests.support.lake.handmade import SQL, HandMade, words
 
 TYPED = "typed/events.thing.told"
@@ -33,10 +33,13 @@ def made(tmp_path: Path) -> HandMade:
 
 
 def waiting(made: HandMade, *, head: int = 3, cuts: Mapping[str, Lsn] | None = None) -> Waiting:
-    found = settings.load(Path(made.lake.root).parent)
     heads: StoreHeads = FixedHeads()
     goal = Goal(store="store", head=head, cuts=cuts or {})
-    return Waiting(settings=found, goal=goal, heads=heads)
+    return Waiting(lake=made.lake, accounts=accounts({}), goal=goal, heads=heads)
+
+
+def accounts(state: Mapping[str, Any]) -> Accounts:
+    return Accounts(pipeline=lambda: state, still=list)
 
 
 def missing(found: CaughtUpEpoch | Behind) -> list[str]:
@@ -104,16 +107,14 @@ def test_a_paused_projection_is_not_waited_for(made: HandMade) -> None:
     assert isinstance(wait.look(), CaughtUpEpoch)
 
 
-def test_a_sink_is_waited_for_and_named_with_what_stops_it(
-    made: HandMade, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sink_is_waited_for_and_named_with_what_stops_it(made: HandMade) -> None:
     text = SQL.format(name="report", key="id").replace("'id'", "'id', sink = 'event:told'")
     entry = Entry(kind=PROJECTION, name="report", generation=1, status=LIVE, text=text)
     made.deployed.put([entry])
     made.deploy("sinkless")
     wait = waiting(made)
     state: dict[str, Any] = {}
-    monkeypatch.setattr(caught_up, "pipeline_state", lambda _: state)
+    wait.accounts = accounts(state)
     epoch = made.epoch(head=3)
     made.derive({TYPED: words((1, "x"))}, epoch)
     made.run("sinkless", words((1, "x")), epoch)

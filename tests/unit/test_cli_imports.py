@@ -13,12 +13,12 @@ from threading import Thread
 import pyarrow as pa
 import pytest
 
-from apps.pipeline.endpoint import serve
 from apps.pipeline.metrics import PipelineMetrics
 from lake.layout import Lake
 from lake.table_columns import QUARANTINE
 from lake.writer import ArrowWriter, Guard
 from service.access import Access
+from service.pipeline_endpoint import serve
 from tests.docs.cli_reference import leaves
 from tests.support.lake.handmade import HandMade, words
 
@@ -281,10 +281,13 @@ def test_who_waits_loads_no_datasets(lake: Path) -> None:
     """The database that it asks first is left out; the look at the lake is a real one."""
     look = """
 from apps import settings
-from apps.caught_up import CaughtUpEpoch, Goal, Waiting
+from lake.layout import Lake
+from service.caught_up import Accounts, CaughtUpEpoch, Goal, Waiting
 class Heads:
     def lag(self, heads): return "store", 0, 0.0
-found = Waiting(settings=settings.load(), goal=Goal(store="store", head=1, cuts={}), heads=Heads())
+told = Accounts(pipeline=lambda: None, still=list)
+goal = Goal(store="store", head=1, cuts={})
+found = Waiting(Lake.at(settings.load().lake), told, goal, Heads())
 assert isinstance(found.look(), CaughtUpEpoch)
 """
     loaded = loaded_by([["wait"]], lake, look=look).keys()

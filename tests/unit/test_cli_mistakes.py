@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from apps.cli import main
-from apps.cli.event_ranges import token_of
-from apps.cli.query import position_of
-from apps.cli.source_add import keys_of
 from apps.cli.stack import chosen_parts
+from cdc.option_texts import keys_of
+from delivery.event_ranges import token_of
 from kernel.errors import (
     EXIT_FAILED,
     EXIT_NEEDS_CONFIRMATION,
@@ -23,6 +22,7 @@ from kernel.errors import (
     EXIT_USAGE,
     ContractViolation,
 )
+from kernel.positions import position_of
 from tests.docs.cli_reference import leaves
 
 GENERIC = ContractViolation.remedy

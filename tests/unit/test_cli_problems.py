@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from apps.service_client import error_of
+from eventstore.service_client import error_of
 from kernel.errors import ContractViolation, InvalidRequest, LeaseLost, PenstockError, exit_code
 from service.problems import KINDS, problem_of
 

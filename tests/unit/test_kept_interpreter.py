@@ -71,7 +71,7 @@ assert sorted(rows["number"].to_pylist()) == [0, 1, 2]
 """
 _SEIZED = """
 import ctypes, threading
-from apps.pipeline.watchdog import Watchdog
+from pipeline.process.watchdog import Watchdog
 
 watchdog = Watchdog([], end_after_s=900, seized_s=6)
 threading.Thread(target=watchdog.run, args=(threading.Event(),), daemon=True).start()

@@ -13,13 +13,13 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from apps.capture import capture_site
-from apps.pipeline.lag import LagWatch
 from apps.pipeline.metrics import PipelineMetrics
 from apps.settings import load
 from cdc.upkeep.source_lag import SourceHeads, _Source
 from kernel.errors import Unavailable
 from kernel.retry import Backoff
 from pipeline.commit.manifest_rows import Committed
+from pipeline.process.lag_watch import LagWatch
 from pipeline.read import kafka_topics as topics
 from pipeline.read import topic_lag
 from pipeline.read.kafka_topics import KafkaTopics

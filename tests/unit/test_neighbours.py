@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
-from apps.pipeline.neighbours import STRIKES, Neighbours, neighbours_of
-from apps.settings import load
+from cdc.upkeep.neighbours import STRIKES, Neighbours, neighbours_of
 from kernel.errors import Unavailable
 from pipeline.read import kafka_topics
 from pipeline.read.kafka_topics import KafkaTopics
@@ -80,14 +79,14 @@ def test_what_the_settings_name_is_asked(
     text = f'[postgres]\ndsn = "postgresql://{at}/none"\n[connect]\nurl = "http://{at}"\n'
     (tmp_path / "penstock.toml").write_text(text)
     monkeypatch.setattr(kafka_topics, "TIMEOUT_S", 0.1)
-    settings, topics = load(tmp_path), KafkaTopics(at)
-    asked = neighbours_of(settings, ConfluentRegistry(f"http://{at}"), topics, up)
+    dsn, topics = f"postgresql://{at}/none", KafkaTopics(at)
+    registry = ConfluentRegistry(f"http://{at}")
+    asked = neighbours_of(dsn, f"http://{at}", registry, topics, up)
     for _ in range(STRIKES):
         asked.look(pool)
     assert sorted(asked.silent) == ["connect", "kafka", "postgres", "registry"]
     assert all(at.rpartition(":")[2] in cause for cause in asked.silent.values())
-    (tmp_path / "penstock.toml").write_text(f'[postgres]\ndsn = "postgresql://{at}/none"\n')
-    asked = neighbours_of(load(tmp_path), MemoryRegistry(), topics, up)
+    asked = neighbours_of(dsn, "", MemoryRegistry(), topics, up)
     for _ in range(STRIKES):
         asked.look(pool)
     assert sorted(asked.silent) == ["kafka", "postgres"]

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from apps.cli import build, quarantine
+from apps.cli import build
 from kernel.errors import EXIT_NEEDS_CONFIRMATION, NotFound
 from kernel.positions import Epoch
 from lake.layout import Lake
@@ -24,6 +24,7 @@ from lake.table_columns import OUTCOMES
 from lake.tables import Tables
 from lake.writer import ArrowWriter, Guard
 from pipeline.commit.quarantine import open_records
+from projections.serve import quarantined_records
 from projections.serve.quarantined_records import Place, place, waiting_records
 from tests.support.lake.folding import Done
 from tests.support.lake.poisoned import ENDS, GOODS, ITEMS, POISON, PoisonedShop, topic_of
@@ -80,7 +81,7 @@ def test_a_file_stays_as_it_is_until_its_export_is_whole(
 
     file = tmp_path / "records.jsonl"
     file.write_text("from before")
-    monkeypatch.setattr(quarantine, "_lines", torn)
+    monkeypatch.setattr(quarantined_records, "exported_lines", torn)
     with pytest.raises(NotFound):
         call(shop, "export", str(file))
     assert file.read_text() == "from before"

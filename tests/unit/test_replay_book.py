@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from apps.cli.replay_pages import short
 from kernel import failpoints
 from kernel.errors import Cancelled, Conflict, LeaseLost, NotFound
 from kernel.positions import CLOSED, Epoch
@@ -23,6 +22,7 @@ from replay import swap as swapping
 from replay.book import READY, Replay, ReplayBook, State
 from replay.cancel import cancel, remove_files
 from replay.generations import generation_name, live_app
+from replay.pages import short
 from replay.subject import entry_of
 from replay.swap import rollback, swap
 from tests.support.lake.handmade import HandMade, words

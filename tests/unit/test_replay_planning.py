@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import apps.cli.replay_builds as commands
-from apps.cli.replay_pages import plan_page
-from apps.cli.replay_plans import read_plan
+from apps.cli.commands import CommandCall
+from apps.cli.output import table
 from kernel.errors import Conflict, InvalidRequest, StorageFull
 from kernel.positions import Epoch
 from lake.layout import Lake
@@ -21,6 +21,8 @@ from pipeline.ddl.held_tables import NO_ORDER, Hold
 from projections.run.catalog import LIVE, PROJECTION, Entry
 from replay.book import Replay, ReplayBook, State
 from replay.build import Builder
+from replay.build_requests import read_plan
+from replay.pages import plan_page
 from replay.planning import ReplayChange, ReplayPlan, plan_replay, refuse_changed, refuse_full
 from replay.rates import FAST_ROWS_PER_S, RatesOf
 from replay.subject import anything_new, reachable, subject_of
@@ -230,12 +232,12 @@ def test_a_plan_is_looked_at_before_an_unfinished_build_of_it_is_gone_on_with(
             return begun
 
     monkeypatch.setattr(commands, "builder_of", lambda *_: Built())
-    commands.apply([NAME], planned=plan, workspace=tmp_path)
+    commands.apply(CommandCall(tmp_path), [NAME], planned=plan)
     assert built == [NAME]
     (entry,) = made.deployed.entries()
     made.deployed.put([replace(entry, generation=4)])
     with pytest.raises(Conflict, match=r"stale: live generation was 1, is 4$"):
-        commands.apply([NAME], planned=plan, workspace=tmp_path)
+        commands.apply(CommandCall(tmp_path), [NAME], planned=plan)
     assert built == [NAME]
 
 
@@ -256,7 +258,7 @@ def test_a_swap_of_what_is_read_between_the_look_at_a_plan_and_the_build_is_seen
 
     monkeypatch.setattr(commands, "builder_of", begun)
     with pytest.raises(Conflict, match=r"stale: inputs was .'report': 1., is .'report': 2."):
-        commands.apply(["reader"], planned=plan, workspace=tmp_path)
+        commands.apply(CommandCall(tmp_path), ["reader"], planned=plan)
     assert ReplayBook(made.lake, Tables()).of("reader") == [], "nothing was begun"
     earlier = {name: value for name, value in planned["basis"].items() if name != "inputs"}
     with pytest.raises(Conflict, match="inputs was None"):
@@ -285,17 +287,17 @@ def test_a_build_that_is_gone_on_with_asks_for_no_room_and_takes_the_rate(
     monkeypatch.setattr(commands, "builder_of", lambda *_: Built())
     monkeypatch.setattr("replay.planning.storage.free_bytes", lambda _: 0)
     with pytest.raises(StorageFull):
-        commands.apply([NAME], rate=5.0, workspace=tmp_path)
+        commands.apply(CommandCall(tmp_path), [NAME], rate=5.0)
     ReplayBook(made.lake, Tables()).record(begun)
-    commands.apply([NAME], rate=5.0, workspace=tmp_path)
+    commands.apply(CommandCall(tmp_path), [NAME], rate=5.0)
     assert rates == [5.0]
     assert "report is built in one slice: --rate has no effect" in capsys.readouterr().err
-    commands.apply([NAME], workspace=tmp_path)
+    commands.apply(CommandCall(tmp_path), [NAME])
     assert not capsys.readouterr().err
     plan = plan_replay(made.site, NAME)
-    assert "it is one slice, however large: --rate has no effect" in plan_page(plan)
+    assert "it is one slice, however large: --rate has no effect" in plan_page(plan, table)
     sliced = plan_replay(made.site, NAME, text=SQL.format(name=NAME, key="id"))
-    assert "--rate" not in plan_page(sliced)
+    assert "--rate" not in plan_page(sliced, table)
 
 
 @pytest.mark.parametrize(

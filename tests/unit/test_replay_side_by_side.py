@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 
 import apps.cli.replay as commands
-from apps.cli.replay_pages import drift_line, drift_of, drift_page
+from apps.cli.commands import CommandCall
+from apps.cli.output import table
 from kernel.errors import NotFound
 from kernel.positions import Epoch
 from lake.layout import Lake
@@ -19,6 +20,7 @@ from lake.writer import Guard
 from replay.book import READY, Replay, ReplayBook, State
 from replay.cancel import cancel
 from replay.generations import build_app, generation_name
+from replay.pages import drift_line, drift_of, drift_page
 from replay.resumption import slice_failed
 from replay.side_by_side import comparisons
 from tests.support.lake.handmade import HandMade, words
@@ -101,11 +103,11 @@ def test_the_command_shows_the_drift_of_before_and_now(
 
     monkeypatch.setenv("PENSTOCK_LAKE_PATH", versions.made.lake.root)
     monkeypatch.setattr(commands, "builder_of", lambda *_: Built())
-    commands.compare_(NAME, workspace=tmp_path)
+    commands.compare_(CommandCall(tmp_path), NAME)
     assert "1" in capsys.readouterr().out.splitlines()[-1]
     for _ in range(5):
         versions.live()
-    commands.compare_(NAME, workspace=tmp_path, as_json=True)
+    commands.compare_(CommandCall(tmp_path, as_json=True), NAME)
     told = json.loads(capsys.readouterr().out)
     assert [(each["epoch"], each["differing"]) for each in told["drift"]] == [(1, 0), (6, 2)]
     assert told["drift"][-1]["columns"] == {"word": 2}
@@ -120,7 +122,7 @@ def test_the_drift_of_a_number_says_by_how_much() -> None:
 
     told = [drift_of(compared(1, 2.5)), drift_of(compared(3, None))]
     assert [each["by_up_to"] for each in told] == [{"total": 2.5}, {}]
-    first, then = drift_page(told).splitlines()[1:]
+    first, then = drift_page(told, table).splitlines()[1:]
     assert first.endswith("total in 500 rows by up to 2.5")
     assert then.endswith("total in 1,500 rows")
     assert drift_line(told[0]).endswith("differing 500 of 500: total in 500 rows by up to 2.5")

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from apps.calls import service_client
 from apps.cli import build
-from apps.service_client import ServiceClient
 from apps.settings import load
+from eventstore.service_client import ServiceClient
 from kernel.errors import EXIT_UNHEALTHY, ContractViolation, NotFound, Unavailable, exit_code
 
 HTML = b"<html><body>Welcome</body></html>"
@@ -92,7 +93,7 @@ def test_what_is_no_answer_of_a_service_is_told_so(
 ) -> None:
     with (
         answering(monkeypatch, status, body),
-        ServiceClient(load(tmp_path)) as client,
+        service_client(load(tmp_path)) as client,
         pytest.raises(Unavailable) as told,
     ):
         ask(client)
@@ -108,7 +109,7 @@ def test_what_stands_before_a_service_that_is_away_is_no_failure(
     body = b'{"detail": "no upstream", "problem": "x"}'
     with (
         answering(monkeypatch, status, body),
-        ServiceClient(load(tmp_path)) as client,
+        service_client(load(tmp_path)) as client,
         pytest.raises(Unavailable, match="no upstream"),
     ):
         client.get("/v1/events")

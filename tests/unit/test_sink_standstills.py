@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from apps.pipeline import event_sink
+from apps.pipeline import sinks as wiring
 from apps.settings import Setting, Settings, load
 from kernel.errors import Incompatible, Misconfigured, Unavailable
 from kernel.positions import DeltaVersion, Epoch, TopicId
@@ -81,8 +81,8 @@ class Transactions:
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     made = Broker()
-    monkeypatch.setattr(event_sink, "KafkaTopics", lambda _: made)
-    monkeypatch.setattr(event_sink, "SinkTransactions", made.transactions)
+    monkeypatch.setattr(wiring, "KafkaTopics", lambda _: made)
+    monkeypatch.setattr(wiring, "SinkTransactions", made.transactions)
     monkeypatch.setattr(sinks, "_PAUSES_S", (0.0,))
     monkeypatch.setattr(projection_sink, "_LOOK_S", 0.0)
     return made
@@ -314,7 +314,7 @@ class AlertWorld(SinkWorld):
 @pytest.fixture
 def service(monkeypatch: pytest.MonkeyPatch) -> EventService:
     made = EventService()
-    monkeypatch.setattr(event_sink, "ServiceClient", lambda _: made)
+    monkeypatch.setattr(wiring, "service_client", lambda _: made)
     return made
 
 

@@ -14,6 +14,7 @@ from pyspark.logger import PySparkLogger
 from apps import settings
 from apps import spark_session as session
 from kernel.errors import Misconfigured
+from lake.spark_session import silence_errors
 
 CHATTER = "WARNING: Using incubator modules"
 
@@ -63,7 +64,7 @@ def test_an_error_that_is_raised_is_not_written_besides(
     kind: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """As PySpark does with the error of each query that fails, before it raises it."""
-    session.silence_errors()
+    silence_errors()
     logger = PySparkLogger.getLogger(f"{kind}QueryContextLogger")
     logger.exception("a row cannot be computed", errorClass="DIVIDE_BY_ZERO")
     assert capfd.readouterr() == ("", "")

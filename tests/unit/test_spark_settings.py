@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from apps.settings import load
-from apps.shipment import FOLDER, PACKAGES, is_elsewhere, packed, settings_of
-from apps.spark_session import FIXED, USUAL, with_asked
 from kernel.errors import Misconfigured
+from lake.shipment import FOLDER, PACKAGES, is_elsewhere, packed, settings_of
+from lake.spark_session import FIXED, USUAL, with_asked
 from tests.architecture.tree import ROOT
 from tests.support.services.spark_cluster import make_python
 

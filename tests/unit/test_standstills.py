@@ -6,6 +6,7 @@ import json
 import socket
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,17 +18,15 @@ import yaml
 from prometheus_client import CollectorRegistry
 from typer.testing import CliRunner
 
-from apps import caught_up
-from apps.accounts import standing_still
+from apps.accounts import account, standing_still
 from apps.capture import capture_site
 from apps.cli import build, source, source_topics
 from apps.cli.stack import explained
-from apps.pipeline.endpoint import serve
-from apps.pipeline.health import waiting_in
 from apps.pipeline.metrics import PipelineMetrics
 from apps.settings import Settings, load
-from apps.topic_sources import TopicState
 from cdc.declarations import FILES
+from cdc.site import CaptureSite
+from cdc.upkeep.topic_sources import TopicState
 from cdc.verification.verifier import Verifying, VerifyMetrics
 from kernel.errors import EXIT_UNHEALTHY, NotFound, Unavailable
 from lake.layout import Lake
@@ -35,12 +34,15 @@ from lake.tables import Tables
 from lake.upkeep.compaction import Upkeep
 from pipeline.commit.folds_beside import BESIDE
 from pipeline.history.shape import HistoryOf
+from pipeline.process.health import waiting_in
 from pipeline.read.stuck_sources import STUCK_AFTER_S, StuckSources, poisoned
 from projections.run.catalog import CAPTURE, LIVE, DeployedCatalog, Entry
 from projections.run.projection_rounds import held_documents
 from projections.serve.lake_tables import list_tables
 from schemas.registry import MemoryRegistry
+from service import caught_up
 from service.access import Access
+from service.pipeline_endpoint import serve
 from service.standstills import Standstill, of_pipeline, of_service, of_source
 from tests.support.lake.folding import Done
 from tests.support.lake.poisoned import ENDS, GOODS, ITEMS, PoisonedShop, topic_of
@@ -230,6 +232,14 @@ def test_people_read_every_cause_and_every_command(served: Serve, command: str) 
         assert "penstock mend it" in line
 
 
+def asked(served: Settings) -> tuple[CaptureSite, caught_up.Accounts]:
+    """Return whom a command asks that waits."""
+    found = load(served.workspace)
+    still = partial(standing_still, found)
+    accounts = caught_up.Accounts(pipeline=partial(account, found, "pipeline"), still=still)
+    return capture_site(found), accounts
+
+
 @pytest.mark.parametrize("component", STOPPED)
 def test_wait_names_it_at_once_and_ends_for_what_does_not_move_by_itself(
     served: Serve, component: str, monkeypatch: pytest.MonkeyPatch
@@ -240,13 +250,13 @@ def test_wait_names_it_at_once_and_ends_for_what_does_not_move_by_itself(
     closed: list[str] = []
     heads = SimpleNamespace(close=lambda: closed.append("heads"))
     monkeypatch.setattr(caught_up, "PostgresHeads", lambda dsn: heads)
-    monkeypatch.setattr(caught_up, "goal_of", lambda settings: None)
+    monkeypatch.setattr(caught_up, "goal_of", lambda site: None)
     monkeypatch.setattr(caught_up.Waiting, "look", lambda self: behind)
     monkeypatch.setenv("PENSTOCK_POSTGRES_DSN", "postgresql://nowhere")
     lasting = any(each.lasting for each in standing_still(settings))
     with pytest.raises(Unavailable) as ended:
         caught_up.wait(
-            load(settings.workspace),
+            *asked(settings),
             timeout_s=3600 if lasting else 0.0,
             show=lambda found: shown.extend(found.missing),
         )
@@ -339,13 +349,13 @@ def test_wait_says_what_stands_still_where_nobody_answers_it(
 ) -> None:
     settings = served(MOVING | {"loops": {"sinks": WHY}})
 
-    def silent(_: Settings) -> None:
+    def silent(_: CaptureSite) -> None:
         raise Unavailable("the event store's database does not answer: timeout")
 
     monkeypatch.setattr(caught_up, "goal_of", silent)
     monkeypatch.setenv("PENSTOCK_POSTGRES_DSN", "postgresql://nowhere")
     with pytest.raises(Unavailable) as ended:
-        caught_up.wait(load(settings.workspace), timeout_s=3600, show=lambda found: None)
+        caught_up.wait(*asked(settings), timeout_s=3600, show=lambda found: None)
     assert "does not answer: timeout; loop sinks stands still: the cause" in ended.value.message
     assert ended.value.remedy == "penstock mend it"
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from apps.cli.event_ranges import EventRange, selection_of
+from delivery.event_ranges import EventRange, selection_of
 from eventstore.archive import Archived
 from eventstore.recovery.events import COLUMNS, LakeEvents, refuse_gaps
 from eventstore.recovery.stored_events import StoredEvents

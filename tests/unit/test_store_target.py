@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from apps.elsewhere.store import StoreTarget
-from apps.service_client import ServiceClient
+from delivery.store_target import StoreTarget
 from eventstore.recovery.events import COLUMNS
+from eventstore.service_client import ServiceClient
 from kernel.errors import Conflict, Incompatible, NotFound, PenstockError
 from replay.elsewhere.pace import AtOnce
 from replay.elsewhere.passage import Passage

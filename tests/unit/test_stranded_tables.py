@@ -11,7 +11,6 @@ from typing import Any, cast
 import pytest
 
 from apps.capture import capture_site
-from apps.pipeline.health import waiting_in
 from apps.settings import load
 from cdc import capture
 from cdc.capture import SourceAccess
@@ -35,6 +34,7 @@ from pipeline.installs.install_book import (
     hold,
 )
 from pipeline.position.progress import Progress
+from pipeline.process.health import waiting_in
 from schemas.incarnations import Incarnation
 from service.lake_documents import table_list
 from service.standstills import of_pipeline

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from apps.caught_up import by_design
 from kernel.errors import InvalidRequest
 from kernel.positions import Epoch
 from projections.sql.parse import parse_script
 from projections.sql.triggers import Trigger
+from service.caught_up import by_design
 from tests.unit.test_projection_rounds import NUMBERS, PERSONS, Rounds
 
 EVERY = PERSONS.replace("freshness = '1 hour'", "emit = 'every 1 hour'")

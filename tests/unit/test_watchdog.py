@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from apps.pipeline.health import PartState
-from apps.pipeline.watchdog import EXIT_STANDSTILL, Ends, Watchdog, Watched
 from kernel import failpoints
 from kernel.loops import Loop, Signs, passed
+from pipeline.process.health import PartState
+from pipeline.process.watchdog import EXIT_STANDSTILL, Ends, Watchdog, Watched
 from service.standstills import of_pipeline
 from tests.support.services.waiting import until
 
@@ -212,7 +212,7 @@ def test_a_process_is_ended_with_its_stacks_although_a_loop_holds_the_lock_of_th
     program = f"""
 import logging
 import threading
-from apps.pipeline.watchdog import Watchdog, Watched
+from pipeline.process.watchdog import Watchdog, Watched
 from kernel import failpoints
 from kernel.loops import Signs, Loop
 loop = Loop("ingest")

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.cli.sql_files import read_files
 from kernel.errors import ContractViolation, InvalidRequest
 from projections.run.database import arrow_type
 from projections.run.dataflow import Dataflow
@@ -24,6 +23,7 @@ from projections.sql.plan import plan
 from projections.sql.shape import Plan, Strategy
 from projections.sql.tokens import tokenized
 from projections.sql.tree import scans
+from projections.trial.sql_files import read_files
 
 START = datetime(2026, 3, 2, 10, tzinfo=UTC)
 COLUMNS = {"id": "BIGINT", "s": "STRING", "n": "INT", "x": "DOUBLE", "at": "TIMESTAMP"}

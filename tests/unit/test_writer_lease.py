@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from apps.pipeline.lease_keeper import LeaseKeeper, holding
 from kernel.errors import LeaseLost, Unavailable
 from lake.layout import Lake
 from lake.storage import Stored, files_in
 from lake.writer_lease import LeaseRow, WriterLease
+from pipeline.process.lease_keeper import LeaseKeeper, holding
 
 TTL_S = 10.0
 

@@ -11,7 +11,7 @@ import orjson
 import pyarrow as pa
 from prometheus_client import CollectorRegistry
 
-from apps.pipeline.event_sink import sinks_of
+from apps.pipeline.sinks import sinks_of
 from apps.settings import Setting, Settings
 from lake.layout import Lake
 from lake.writer import Guard, with_op

@@ -16,9 +16,10 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 from pyspark.sql import SparkSession
 
+from apps.capture import capture_site
 from apps.pipeline.routing import router_of
 from apps.settings import Setting, Settings
-from apps.topic_sources import topic_states
+from cdc.upkeep.topic_sources import topic_states
 from kernel.loops import Loop
 from lake.layout import Lake
 from lake.tables import Tables
@@ -118,7 +119,8 @@ class TopicStream:
             "lake.path": Setting(value=str(self.lake.root), origin="test"),
             "kafka.topic_prefix": Setting(value=self.prefix, origin="test"),
         }
-        found = topic_states(Settings(self.stack.workspace, {**self.stack.values, **values}))
+        there = Settings(self.stack.workspace, {**self.stack.values, **values})
+        found = topic_states(capture_site(there))
         return {
             each.source: (
                 "; ".join(filter(None, (each.state, each.cause, each.fix))),

@@ -17,8 +17,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from apps.settings import Settings, load
-from apps.spark_session import start_session, warm
 from lake.layout import Lake
+from lake.spark_session import start_session, warm
 from lake.storage import spark_settings
 from stack.control import UpOptions, down, up
 from stack.jars import resolve

@@ -23,7 +23,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from typer.testing import CliRunner
 
-from apps.caught_up import pipeline_state
+from apps.accounts import account
 from apps.cli import build
 from apps.settings import Settings, load
 from lake.layout import Lake, changes_log
@@ -147,7 +147,7 @@ class WholeStack(SourceDatabase):
 
     def health(self) -> dict[str, Any]:
         """Return what the pipeline says of itself; empty while it does not answer."""
-        return dict(pipeline_state(self.settings) or {})
+        return dict(account(self.settings, "pipeline") or {})
 
     def accounts(self) -> int:
         """Return the money in the table of the lake."""

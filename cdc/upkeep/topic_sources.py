@@ -1,6 +1,6 @@
 """Declared sources on external topics: how each stands, and what people may decide about it.
 
-The topics are on the broker of the workspace (`kafka.bootstrap`), and are read with its settings.
+The topics are on the broker of the workspace.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from apps.settings import Settings
+from cdc.site import CaptureSite
 from kernel.positions import Offsets
 from lake.layout import Lake, topics_log
 from lake.tables import Tables
@@ -40,44 +40,44 @@ class TopicState:
     fix: str | None = None
 
 
-def declared_topics(settings: Settings) -> Mapping[str, TopicShape]:
+def declared_topics(site: CaptureSite) -> Mapping[str, TopicShape]:
     """Return the deployed sources on external topics, by name."""
-    return DeployedCatalog(Lake.named(settings.lake), Tables()).deployment().topics
+    return DeployedCatalog(Lake.named(site.lake), Tables()).deployment().topics
 
 
-def topic_states(settings: Settings) -> list[TopicState]:
+def topic_states(site: CaptureSite) -> list[TopicState]:
     """Describe the sources on external topics. Raises `Unavailable` when Kafka does not answer."""
-    declared = declared_topics(settings)
+    declared = declared_topics(site)
     if not declared:
         return []
-    lake, tables = Lake.named(settings.lake), Tables()
+    lake, tables = Lake.named(site.lake), Tables()
     last = Manifest(lake, tables).last()
-    topics = KafkaTopics(settings.required("kafka.bootstrap"))
-    ends, lost = ends_of(topics, declared), missing(settings, declared)
+    topics = KafkaTopics(site.bootstrap)
+    ends, lost = ends_of(topics, declared), missing(site, declared)
     return [_state(shape, last, ends, lost.get(name, []), lake) for name, shape in declared.items()]
 
 
-def missing(settings: Settings, declared: Mapping[str, TopicShape]) -> Mapping[str, list[gaps.Gap]]:
+def missing(site: CaptureSite, declared: Mapping[str, TopicShape]) -> Mapping[str, list[gaps.Gap]]:
     """Return, by source, what Kafka lost of its topic before it was read."""
-    lake, tables = Lake.named(settings.lake), Tables()
+    lake, tables = Lake.named(site.lake), Tables()
     manifest = Manifest(lake, tables)
     return gaps.look(
-        KafkaTopics(settings.required("kafka.bootstrap")),
+        KafkaTopics(site.bootstrap),
         pattern_of(declared),
         manifest.last(),
         InstallBook(lake, tables),
         {},
-        settings.text("kafka.topic_prefix"),
+        site.topic_prefix,
         {shape.topic: shape.source for shape in declared.values()},
         bound=manifest.unfinished(),
     )
 
 
-def pass_over(settings: Settings, shape: TopicShape) -> list[gaps.Gap]:
+def pass_over(site: CaptureSite, shape: TopicShape) -> list[gaps.Gap]:
     """Note that reading may go on at the first records that Kafka has; return what is passed."""
-    lost = missing(settings, {shape.source: shape}).get(shape.source, [])
+    lost = missing(site, {shape.source: shape}).get(shape.source, [])
     if lost:
-        gaps.skip(InstallBook(Lake.at(settings.lake), Tables()), shape.source, lost)
+        gaps.skip(InstallBook(Lake.at(site.lake), Tables()), shape.source, lost)
     return lost
 
 

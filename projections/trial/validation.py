@@ -1,12 +1,12 @@
-"""`penstock projection validate`: every error of SQL files that there is, each with its place."""
+"""Every error of SQL files that there is, each with its place."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from apps.cli.sql_files import Declared
 from kernel.errors import InvalidRequest
+from projections.trial.sql_files import Declared
 
 if TYPE_CHECKING:
     from projections.sql.catalog import Catalog

@@ -1,12 +1,13 @@
-"""How answers of `penstock replay` look to people."""
+"""How builds, their plans and their comparisons look to people.
+
+Who prints a page hands in what lays out its tables: it knows how much room there is.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, cast
-
-from apps.cli.output import table
 
 if TYPE_CHECKING:
     from replay.bases import Base
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from replay.swap import Swapped
     from replay.verify import GenerationComparison
 
+Table = Callable[[Sequence[str], Sequence[Sequence[object]]], str]
+"""Lays out headings and rows."""
 NO_PACE = "--rate has no effect, there is nothing to wait between"
 
 
@@ -49,7 +52,7 @@ def short(replay: Replay) -> str:
             return "late rows included" if replay.include_late else ""
 
 
-def plan_page(found: ReplayPlan) -> str:
+def plan_page(found: ReplayPlan, table: Table) -> str:
     """Lay out a plan."""
     low, high = found.seconds
     rows = [[item.name, item.rows, item.bytes, item.late] for item in found.inputs]
@@ -130,7 +133,7 @@ def _base(base: Base) -> str:
     return f"begins with {base.rows:,} rows of epoch {base.epoch}{what}, {base.bytes:,} bytes"
 
 
-def comparison_page(found: GenerationComparison) -> str:
+def comparison_page(found: GenerationComparison, table: Table) -> str:
     """Lay out a comparison."""
     rows = found.rows
     lines = [
@@ -175,12 +178,13 @@ def drift_of(compared: Replay) -> dict[str, object]:
 _DRIFT = ("epoch", "at", "live_rows", "built_rows", "missing", "extra", "differing")
 
 
-def drift_page(drift: Sequence[Mapping[str, object]]) -> str:
+def drift_page(drift: Sequence[Mapping[str, object]], table: Table) -> str:
     """Lay out comparisons, the oldest first."""
     rows = [[*(each[name] for name in _DRIFT), _columns(each) or "-"] for each in drift]
-    nothing = "nothing was compared yet: the two generations have no epoch in common"
+    if not rows:
+        return "nothing was compared yet: the two generations have no epoch in common"
     headings = [*(name.replace("_", " ") for name in _DRIFT), "columns"]
-    return table(headings, rows, nothing=nothing)
+    return table(headings, rows)
 
 
 def drift_line(told: Mapping[str, object]) -> str:

@@ -7,11 +7,11 @@ import threading
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
-from apps.pipeline.metrics import PipelineMetrics
 from kernel.errors import Unavailable, cause_and_fix
 from kernel.loops import Loop
 from pipeline.commit.manifest_rows import Committed
 from pipeline.position.lag import SourceLag, StoreHeads
+from pipeline.process.metrics import ProcessMetrics
 
 log = logging.getLogger("penstock.pipeline")
 
@@ -53,7 +53,7 @@ class LagWatch:
     """Measures lag once a second. `last` and `captures` are what ingest has come to."""
 
     def __init__(
-        self, store: StoreHeads, sources: SourceLags, topics: TopicLags, metrics: PipelineMetrics
+        self, store: StoreHeads, sources: SourceLags, topics: TopicLags, metrics: ProcessMetrics
     ) -> None:
         self._store = store
         self._sources = sources

@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 
 import orjson
 
-from apps.settings import Settings
 from cdc.connectors import EVENT_HEADERS
 from kernel.errors import Conflict, InvalidRequest, Unavailable
 from kernel.positions import TopicId
@@ -33,14 +32,14 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _OF_A_STORE = re.compile(r"(?:.*\.)?events\.[a-z][a-z0-9_]{0,62}")
 
 
-def refuse_name(topic: str, settings: Settings, sources: Sequence[str] = ()) -> None:
+def refuse_name(topic: str, prefix: str, sources: Sequence[str] = ()) -> None:
     """Raise `InvalidRequest` for a name that no topic has, or that ingest takes in as its own."""
     if _NAME.fullmatch(topic) is None or topic in {".", ".."}:
         raise InvalidRequest(
             f"'{topic}' is no name of a topic",
             remedy="It has letters, digits, dots, - and _, at most 200: --to topic:replayed-orders",
         )
-    captured = [f"{settings.text('kafka.topic_prefix')}{each}." for each in sources]
+    captured = [f"{prefix}{each}." for each in sources]
     if _OF_A_STORE.fullmatch(topic) or topic.startswith(("_", *captured)):
         raise InvalidRequest(
             f"the topic {topic} is one that is taken in as the facts of a store or a source",
@@ -49,23 +48,30 @@ def refuse_name(topic: str, settings: Settings, sources: Sequence[str] = ()) -> 
 
 
 class TopicTarget:
-    """Sends events to one topic. `told`: what makes a replay the same one, `effects` among it."""
+    """Sends events to one topic. `told`: what makes a replay the same one, `effects` among it.
+
+    A topic that is made gets `usually` partitions where none are asked for. `workspace` names
+    whose transactions they are.
+    """
 
     def __init__(
         self,
-        settings: Settings,
+        topics: KafkaTopics,
         topic: str,
         told: Mapping[str, object],
         *,
+        workspace: str,
+        max_record_bytes: int,
+        usually: int,
         partitions: int | None = None,
     ) -> None:
-        self._topics = KafkaTopics(settings.required("kafka.bootstrap"))
+        self._topics = topics
         self._topic = topic
-        self._largest = settings.number("kafka.max_record_bytes")
+        self._largest = max_record_bytes
         self._told = json.loads(json.dumps(told))
         self._silent = () if told.get("effects") else ((SILENT, b"true"),)
-        self._id = self._found(partitions or settings.number("kafka.partitions"), partitions)
-        name = f"_penstock.{settings.name}.replay.{topic}"
+        self._id = self._found(partitions or usually, partitions)
+        name = f"_penstock.{workspace}.replay.{topic}"
         self._transactions = PlacedTransactions(
             self._topics,
             name,

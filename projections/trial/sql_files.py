@@ -1,23 +1,19 @@
-"""SQL files of a command, read together: sources may have a file of their own."""
+"""SQL files that are read together: sources may have a file of their own."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-import typer
-
-from apps.cli.output import text_of
 from kernel.errors import InvalidRequest
+from schemas.text_files import text_of
 
 if TYPE_CHECKING:
     from projections.sql.declarations import ProjectionDecl, SourceDecl
 
 Decl = TypeVar("Decl", "SourceDecl", "ProjectionDecl")
-
-Files = Annotated[list[Path], typer.Argument(metavar="FILE.sql", help="SQL files, read together.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

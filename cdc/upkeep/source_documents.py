@@ -4,31 +4,30 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from apps.capture import capture_site
-from apps.settings import Settings
-from apps.topic_sources import topic_states
 from cdc import declarations, sources
 from cdc.capture import CaptureStatus
 from cdc.connect import ConnectClient
+from cdc.site import CaptureSite
 from cdc.upkeep import lifecycle
+from cdc.upkeep.topic_sources import topic_states
 
 
-def source_documents(settings: Settings) -> list[dict[str, object]]:
+def source_documents(site: CaptureSite) -> list[dict[str, object]]:
     """Ask Connect, every database and Kafka; those that are taken away in part come last.
 
     Sources on external topics have the fields of `topic_sources.TopicState`.
     """
-    declared = sources.load_all(settings.workspace)
-    with ConnectClient(settings.required("connect.url")) as connect:
+    declared = sources.load_all(site.folder)
+    with ConnectClient(site.connect_url) as connect:
         found = [
             {
-                **source_document(lifecycle.status(capture_site(settings), each, connect)),
+                **source_document(lifecycle.status(site, each, connect)),
                 "tables": each.tables,
             }
             for each in declared
         ]
-    external = [asdict(each) for each in topic_states(settings)]
-    return [*found, *external, *declarations.leaving_documents(settings.workspace)]
+    external = [asdict(each) for each in topic_states(site)]
+    return [*found, *external, *declarations.leaving_documents(site.folder)]
 
 
 def source_document(state: CaptureStatus) -> dict[str, object]:

@@ -22,10 +22,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Protocol
 
-from apps.settings import Settings
 from kernel.errors import FIX
 from kernel.loops import Loop, Signs
-from stack.plan import write_atomically
 
 LOOK_S = 1.0
 EXIT_STANDSTILL = 70
@@ -102,7 +100,10 @@ class Ends:
         ends = self.before(loop, step) + 1
         self._known[loop] = {"step": step, "ends": ends, "at": self._now()}
         with suppress(OSError):
-            write_atomically(self._file, json.dumps(self._known))
+            # Whoever reads it sees the old or the new, never half.
+            fresh = self._file.with_name(f".{self._file.name}.new")
+            fresh.write_text(json.dumps(self._known))
+            fresh.replace(self._file)
 
     def _read(self) -> dict[str, dict[str, Any]]:
         try:
@@ -229,17 +230,19 @@ class Watchdog:
 
 
 def watchdog_of(
-    settings: Settings,
     *,
     vital: Mapping[Loop, Probe],
     others: Iterable[Loop],
     slow: Iterable[Loop],
+    bound_s: float,
+    end_after_s: float,
+    ends: Ends,
 ) -> Watchdog:
-    """Return the watchdog of a pipeline's loops, with the bounds that the settings have.
+    """Return the watchdog of a pipeline's loops, each of which moves on within `bound_s`.
 
-    `slow` are those of which one step may take long, and which nothing waits for.
+    `slow` are those of which one step may take long, and which nothing waits for. A vital one that
+    stands still for `end_after_s` ends the process, which `ends` counts.
     """
-    bound_s = float(settings.number("pipeline.standstill_seconds"))
     watched = [
         *(Watched(loop=each, bound_s=bound_s, vital=True, probe=vital[each]) for each in vital),
         *(Watched(loop=each, bound_s=bound_s) for each in others),
@@ -247,7 +250,7 @@ def watchdog_of(
     ]
     return Watchdog(
         watched,
-        end_after_s=settings.number("pipeline.standstill_end_seconds"),
-        ends=Ends(settings.state_dir / "standstills.json"),
+        end_after_s=end_after_s,
+        ends=ends,
         seized_s=_SEIZED_S,
     )

@@ -18,11 +18,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from apps.pipeline.health import STANDBY
-from apps.settings import Settings
 from kernel.errors import LeaseLost, cause_and_fix
 from lake.layout import Lake
 from lake.writer_lease import WriterLease
+from pipeline.process.health import STANDBY
 
 LEASE = "pipeline"
 """The one lease there is: all lanes of a lake are one pipeline's."""
@@ -122,9 +121,7 @@ class LeaseKeeper:
             log.warning("the lease is not given back: %s", error)
 
 
-def lease_keeper(settings: Settings, holder: str) -> LeaseKeeper:
-    """Return the keeper of the lease of a workspace's lake."""
-    ttl_s = float(settings.number("pipeline.lease_seconds"))
-    place, lake = socket.gethostname(), Lake.at(settings.lake)
-    lease = WriterLease(lake, LEASE, holder=holder, place=place, ttl_s=ttl_s)
+def lease_keeper(lake: Lake, holder: str, *, ttl_s: float) -> LeaseKeeper:
+    """Return the keeper of a lake's lease, which holds for `ttl_s` when nobody renews it."""
+    lease = WriterLease(lake, LEASE, holder=holder, place=socket.gethostname(), ttl_s=ttl_s)
     return LeaseKeeper(lease, ttl_s=ttl_s)

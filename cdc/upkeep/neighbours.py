@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 from prometheus_client import Gauge
 
-from apps.settings import Settings
 from cdc.connect import ConnectClient
 from kernel.errors import FIX, cause_and_fix
 from kernel.loops import Loop
@@ -66,10 +65,9 @@ class Neighbours:
 
 
 def neighbours_of(
-    settings: Settings, registry: SchemaRegistry, topics: KafkaTopics, up: Gauge
+    dsn: str, connect_url: str, registry: SchemaRegistry, topics: KafkaTopics, up: Gauge
 ) -> Neighbours:
-    """Return the servers that the settings name, called as parts of the local stack are."""
-    dsn, connect_url = settings.required("postgres.dsn"), settings.text("connect.url")
+    """Return these servers, called as parts of the local stack are; Connect where it has a URL."""
 
     def ask_postgres() -> None:
         psycopg.connect(dsn, connect_timeout=_TIMEOUT_S).close()

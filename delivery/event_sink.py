@@ -23,22 +23,16 @@ from uuid import UUID, uuid5
 
 import orjson
 
-from apps.service_client import ServiceClient
-from apps.settings import Settings
 from eventstore.metadata import SILENT
 from eventstore.names import STREAM_MAX_CHARS
+from eventstore.service_client import ServiceClient
 from kernel.errors import Conflict
 from kernel.positions import TopicId
-from lake.layout import Lake
-from pipeline.read.kafka_topics import KafkaTopics
 from projections.serve.row_changes import RowChange
 from projections.serve.table_steps import Changes
-from projections.sinks.sink_metrics import SinkMetrics
 from projections.sinks.sink_transactions import SinkCursor, SinkTransactions
-from projections.sinks.sinks import Sinks
 from projections.sql.sinks import EVENT_TYPES, EventSink
 from schemas.json_codec import json_default
-from schemas.registry import SchemaRegistry
 
 _IDS = UUID("8f5fd0a0-6d4c-5d43-9c4e-5b8e0a3f2c11")
 _MOST_EVENTS, _MOST_BYTES = 100, 2**20
@@ -77,17 +71,20 @@ class EventOutlet:
         *,
         declared: EventSink,
         projection: str,
-        settings: Settings,
+        service: ServiceClient,
+        most_events: int,
+        most_bytes: int,
         transactions: SinkTransactions,
     ) -> None:
+        """`most_events` and `most_bytes` are what the service takes in one request."""
         # No topic has a colon in its name: places of both kinds lie beside each other.
         self.name = declared.target
         self.title = f"category {declared.category}"
         self._category = declared.category
         self._projection = projection
-        self._most_events = min(_MOST_EVENTS, settings.number("service.max_events"))
-        self._most_bytes = min(_MOST_BYTES, settings.number("service.max_body_bytes"))
-        self._service = ServiceClient(settings)
+        self._most_events = min(_MOST_EVENTS, most_events)
+        self._most_bytes = min(_MOST_BYTES, most_bytes)
+        self._service = service
         self._transactions = transactions
         self._store = ""
 
@@ -193,34 +190,3 @@ def _text(value: object) -> str:
     if isinstance(value, str):
         return value
     return orjson.dumps(value, default=json_default, option=orjson.OPT_UTC_Z).decode().strip('"')
-
-
-def sinks_of(
-    settings: Settings, lake: Lake, registry: SchemaRegistry, metrics: SinkMetrics
-) -> Sinks:
-    """Return the sinks of a workspace's projections."""
-    topics = KafkaTopics(settings.required("kafka.bootstrap"))
-
-    def transact() -> SinkTransactions:
-        return SinkTransactions(
-            topics,
-            workspace=settings.name,
-            max_record_bytes=settings.number("kafka.max_record_bytes"),
-        )
-
-    def outlet(declared: EventSink, projection: str, transactions: SinkTransactions) -> EventOutlet:
-        made = EventOutlet(
-            declared=declared, projection=projection, settings=settings, transactions=transactions
-        )
-        made.name_store()
-        return made
-
-    return Sinks(
-        lake,
-        registry,
-        metrics,
-        topics,
-        transact=transact,
-        outlet_of_events=outlet,
-        most_bytes=settings.number("pipeline.state_memory_bytes"),
-    )

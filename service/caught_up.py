@@ -11,15 +11,11 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import psycopg
-
-from apps.accounts import account, standing_still
-from apps.settings import Settings
 from cdc.declarations import FOLDER
-from eventstore.postgres.heads import CONNECT_TIMEOUT_S, PostgresHeads
-from kernel.errors import Unavailable, first_line
+from eventstore.postgres.heads import PostgresHeads, head_of_store
+from kernel.errors import Unavailable
 from kernel.positions import Epoch, Lsn, Offsets, lsn_from_text
 from lake.layout import Lake
 from lake.rows import SmallTables
@@ -38,14 +34,13 @@ from projections.serve.standings import (
 from projections.sinks.awaited_sinks import AwaitedSinks
 from service.standstills import Standstill
 
+if TYPE_CHECKING:
+    from cdc.site import CaptureSite
+
 POLL_S = 0.2
 LOOK_S = 1.0
 """Pause between two looks at what stands still."""
 _MESSAGE = "SELECT pg_logical_emit_message(true, 'penstock.wait', '')::text AS lsn"
-_HEAD = (
-    "SELECT (SELECT store_id::text FROM es.store), "
-    "(SELECT coalesce(max(position), 0) FROM es.events)"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,11 +81,23 @@ class Behind:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accounts:
+    """Ask the parts of a stack for what they say of themselves.
+
+    `pipeline` says None where it does not answer; `still` is what stands still, anywhere.
+    """
+
+    pipeline: Callable[[], Mapping[str, Any] | None]
+    still: Callable[[], list[Standstill]]
+
+
 @dataclass(slots=True)
 class Waiting:
-    """Looks at one workspace until it has caught up with a goal."""
+    """Looks at the lake of one workspace until it has caught up with a goal."""
 
-    settings: Settings
+    lake: Lake
+    accounts: Accounts
     goal: Goal
     heads: StoreHeads
     tables: SmallTables = field(default_factory=SmallTables)
@@ -99,8 +106,7 @@ class Waiting:
 
     def look(self) -> CaughtUpEpoch | Behind:
         """Say how things stand now."""
-        lake = Lake.at(self.settings.lake)
-        last = newest(lake, self.tables)
+        last = newest(self.lake, self.tables)
         if self._epoch is None:
             missing = self._missing_input(last)
             if missing:
@@ -109,12 +115,12 @@ class Waiting:
             # What comes later is not this call's concern. Where nothing was ever recorded there
             # is no epoch to wait for.
             self._epoch = Epoch(last.epoch if last is not None else 0)
-        reached, lacking = self._missing_tables(lake, self._epoch)
-        waiting = by_design(pipeline_state(self.settings), self._epoch) if lacking else {}
+        reached, lacking = self._missing_tables(self._epoch)
+        waiting = by_design(self.accounts.pipeline(), self._epoch) if lacking else {}
         rest = {name: line for name, line in lacking.items() if name not in waiting}
         if rest:
             return Behind(missing=tuple(rest.values()), events=0, seconds=0.0)
-        if unsent := self._missing_sinks(lake):
+        if unsent := self._missing_sinks():
             return Behind(missing=unsent, events=0, seconds=0.0)
         return CaughtUpEpoch(
             epoch=self._epoch,
@@ -124,10 +130,10 @@ class Waiting:
             waiting={name: waiting[name] for name in lacking},
         )
 
-    def _missing_sinks(self, lake: Lake) -> tuple[str, ...]:
+    def _missing_sinks(self) -> tuple[str, ...]:
         if self._sinks is None:
-            self._sinks = AwaitedSinks(lake, self.tables)
-        return self._sinks.missing(pipeline_state(self.settings))
+            self._sinks = AwaitedSinks(self.lake, self.tables)
+        return self._sinks.missing(self.accounts.pipeline())
 
     def _missing_input(self, last: NewestEpoch | None) -> tuple[str, ...]:
         missing = []
@@ -153,10 +159,10 @@ class Waiting:
         ]
         return tuple(missing)
 
-    def _missing_tables(self, lake: Lake, epoch: Epoch) -> tuple[tuple[str, ...], dict[str, str]]:
-        noted = runs(lake, self.tables)
+    def _missing_tables(self, epoch: Epoch) -> tuple[tuple[str, ...], dict[str, str]]:
+        noted = runs(self.lake, self.tables)
         wanted = {"typed tables": TYPED}
-        for name, generation in live(lake, self.tables, PROJECTION).items():
+        for name, generation in live(self.lake, self.tables, PROJECTION).items():
             wanted[f"projection {name}"] = f"projection/{name}/g{generation}"
         held = noted[TYPED].held if TYPED in noted else {}
         missing = {
@@ -171,77 +177,70 @@ class Waiting:
         return tuple(wanted), missing
 
 
-def goal_of(settings: Settings) -> Goal:
+def goal_of(site: CaptureSite) -> Goal:
     """Ask the event store and every captured database how far they are now."""
-    try:
-        with psycopg.connect(
-            settings.required("postgres.dsn"), autocommit=True, connect_timeout=CONNECT_TIMEOUT_S
-        ) as connection:
-            row = connection.execute(_HEAD).fetchone()
-    except psycopg.Error as error:
-        raise Unavailable(
-            f"the event store's database does not answer: {first_line(error)}"
-        ) from error
-    store, head = (None, 0) if row is None else (row[0], int(row[1]))
-    lake = Lake.at(settings.lake)
+    store, head = head_of_store(site.store_dsn)
+    lake = Lake.at(site.lake)
     captured = live(lake, SmallTables(), CAPTURE)
     # A file that cannot be read is told, whether or not anything is captured yet.
-    described = any((settings.workspace / FOLDER).glob("*.toml"))
-    cuts = _marked(settings, captured) if captured or described else {}
-    ends, topics = _external(settings) if live(lake, SmallTables(), SOURCE) else ({}, {})
+    described = any((site.folder / FOLDER).glob("*.toml"))
+    cuts = _marked(site, captured) if captured or described else {}
+    ends, topics = _external(site) if live(lake, SmallTables(), SOURCE) else ({}, {})
     return Goal(store=store, head=head, cuts=cuts, ends=ends, topics=topics)
 
 
-def _marked(settings: Settings, captured: Collection[str]) -> dict[str, Lsn]:
+def _marked(site: CaptureSite, captured: Collection[str]) -> dict[str, Lsn]:
     """Commit a message in every captured database; return the LSN of each."""
     # It takes half a second to load, which nobody without a captured database pays for.
     from cdc import sources
     from cdc.database import connected
 
     cuts: dict[str, Lsn] = {}
-    for source in sources.load_all(settings.workspace):
+    for source in sources.load_all(site.folder):
         if source.name not in captured:
             continue
-        with connected(source.full_dsn(settings.workspace)) as database:
+        with connected(source.full_dsn(site.folder)) as database:
             found = database.execute(_MESSAGE).fetchone()
             assert found is not None
             cuts[source.name] = lsn_from_text(str(found["lsn"]))
     return cuts
 
 
-def _external(settings: Settings) -> tuple[Offsets, dict[str, str]]:
+def _external(site: CaptureSite) -> tuple[Offsets, dict[str, str]]:
     """Return where external topics end, and the sources that read them.
 
     To read declarations takes seconds to load, which nobody without any pays for.
     """
-    from apps.topic_sources import declared_topics
+    from cdc.upkeep.topic_sources import declared_topics
     from pipeline.read.kafka_topics import KafkaTopics
     from pipeline.read.topic_lag import ends_of
 
-    declared = declared_topics(settings)
-    ends = ends_of(KafkaTopics(settings.required("kafka.bootstrap")), declared) if declared else {}
+    declared = declared_topics(site)
+    ends = ends_of(KafkaTopics(site.bootstrap), declared) if declared else {}
     return ends, {shape.topic: name for name, shape in declared.items()}
 
 
-def wait(settings: Settings, *, timeout_s: float, show: Callable[[Behind], None]) -> CaughtUpEpoch:
+def wait(
+    site: CaptureSite, accounts: Accounts, *, timeout_s: float, show: Callable[[Behind], None]
+) -> CaughtUpEpoch:
     """Return when the tables have everything that was recorded before this call.
 
     Raises `Unavailable` after `timeout_s`, naming what is behind.
     """
-    with closing(PostgresHeads(settings.required("postgres.dsn"))) as heads:
-        with _told_with_causes(settings):
-            goal = goal_of(settings)
-        waiting = Waiting(settings=settings, goal=goal, heads=heads)
+    with closing(PostgresHeads(site.store_dsn)) as heads:
+        with _told_with_causes(accounts):
+            goal = goal_of(site)
+        waiting = Waiting(lake=Lake.at(site.lake), accounts=accounts, goal=goal, heads=heads)
         return _awaited(waiting, timeout_s=timeout_s, show=show)
 
 
 @contextmanager
-def _told_with_causes(settings: Settings) -> Iterator[None]:
+def _told_with_causes(accounts: Accounts) -> Iterator[None]:
     """Add what stands still to the error of one who was asked and does not answer."""
     try:
         yield
     except Unavailable as error:
-        still = standing_still(settings)
+        still = accounts.still()
         if not still:
             raise
         raise Unavailable(
@@ -252,28 +251,22 @@ def _told_with_causes(settings: Settings) -> Iterator[None]:
 def _awaited(
     waiting: Waiting, *, timeout_s: float, show: Callable[[Behind], None]
 ) -> CaughtUpEpoch:
-    started, look_at_s, settings = time.monotonic(), 0.0, waiting.settings
+    started, look_at_s, accounts = time.monotonic(), 0.0, waiting.accounts
     still: list[Standstill] = []
     while True:
-        with _told_with_causes(settings):
+        with _told_with_causes(accounts):
             found = waiting.look()
         waited_s = time.monotonic() - started
         if isinstance(found, CaughtUpEpoch):
-            return CaughtUpEpoch(
-                epoch=found.epoch,
-                head=found.head,
-                tables=found.tables,
-                waited_s=waited_s,
-                waiting=found.waiting,
-            )
+            return replace(found, waited_s=waited_s)
         if waited_s >= look_at_s:
             look_at_s = waited_s + LOOK_S
-            still = [*standing_still(settings), *_paused(settings, found.missing)]
+            still = [*accounts.still(), *_paused(accounts, found.missing)]
             _refuse_standstill(still)
         # What was seen last counts until the next look, and whenever time is over.
         found = replace(found, missing=(*found.missing, *map(str, still)))
         if waited_s > timeout_s:
-            reasons = "; ".join([*found.missing, *_reasons(settings)])
+            reasons = "; ".join([*found.missing, *_reasons(accounts)])
             raise Unavailable(
                 f"not caught up within {timeout_s:g} s: {reasons}",
                 remedy="See which part stands still: penstock status, penstock logs pipeline",
@@ -281,11 +274,6 @@ def _awaited(
             )
         show(found)
         time.sleep(POLL_S)
-
-
-def pipeline_state(settings: Settings) -> Mapping[str, Any] | None:
-    """Return what the pipeline says of itself; None when it does not answer."""
-    return account(settings, "pipeline")
 
 
 def by_design(state: Mapping[str, Any] | None, epoch: Epoch) -> dict[str, str]:
@@ -298,12 +286,12 @@ def by_design(state: Mapping[str, Any] | None, epoch: Epoch) -> dict[str, str]:
     }
 
 
-def _paused(settings: Settings, missing: Sequence[str]) -> list[Standstill]:
+def _paused(accounts: Accounts, missing: Sequence[str]) -> list[Standstill]:
     """Return the paused sources of which something is missing: they stand still on purpose.
 
     One that was resumed a moment ago may be called paused still: nobody is refused for it.
     """
-    connectors = (pipeline_state(settings) or {}).get("connectors", {})
+    connectors = (accounts.pipeline() or {}).get("connectors", {})
     return [
         Standstill(
             component="connector",
@@ -326,8 +314,8 @@ def _refuse_standstill(still: Sequence[Standstill]) -> None:
         )
 
 
-def _reasons(settings: Settings) -> list[str]:
-    state = pipeline_state(settings)
+def _reasons(accounts: Accounts) -> list[str]:
+    state = accounts.pipeline()
     if state is None:
         return ["the pipeline does not answer"]
     found = []

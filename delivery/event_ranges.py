@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from apps.access import is_loopback
-from apps.cli.output import text_of
-from apps.cli.query import moment_of, position_of
+from eventstore.service_client import is_loopback
+from kernel.clock import moment_of
 from kernel.errors import InvalidRequest, NotFound
+from kernel.positions import position_of
 from replay.elsewhere.pace import AtOnce, AtRate, Gaps, InProportion, Pace
 from replay.elsewhere.times import Shift, rate_of, span_of, speed_of
+from schemas.text_files import text_of
 
 if TYPE_CHECKING:
     from eventstore.recovery.events import LakeEvents

@@ -21,9 +21,9 @@ from typing import Any
 
 import orjson
 
-from apps.service_client import ServiceClient
 from eventstore.metadata import SILENT
 from eventstore.names import subject_of
+from eventstore.service_client import ServiceClient
 from kernel.errors import Conflict, ContractViolation, Incompatible, NotFound, PenstockError
 from replay.elsewhere.event_schemas import EventSchemas
 from replay.elsewhere.passage import AT_ONCE, Batching, Moved

@@ -1,23 +1,29 @@
-"""How commands talk to the HTTP service.
+"""How commands, the pipeline and replays talk to the HTTP service of a store.
 
 The standard library's client: others take longer to load than most commands take to answer.
 """
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from http.client import HTTPException, HTTPResponse
+from contextlib import contextmanager, suppress
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any
 from urllib.error import URLError
 from urllib.parse import urlencode, urlsplit
-from urllib.request import Request
+from urllib.request import (
+    HTTPErrorProcessor,
+    HTTPHandler,
+    HTTPSHandler,
+    OpenerDirector,
+    ProxyHandler,
+    Request,
+    build_opener,
+)
 
 import orjson
 
-from apps.access import bearing
-from apps.calls import opener_of
-from apps.settings import Settings
 from kernel.errors import (
     Conflict,
     ContractViolation,
@@ -50,12 +56,10 @@ _KINDS: Mapping[str, type[PenstockError]] = {
 
 
 class ServiceClient:
-    """A client of one workspace's service. Use as a context manager."""
+    """A client of the service at an address. Use as a context manager."""
 
-    def __init__(self, settings: Settings) -> None:
-        host = settings.text("service.host")
-        host = f"[{host}]" if ":" in host else host
-        url = settings.text("service.url") or f"http://{host}:{settings.number('service.port')}"
+    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
+        """Each call carries `headers`. Raises `Misconfigured` for what is no address."""
         if not url.startswith(("http://", "https://")):
             rest = url.rpartition("://")[2]
             raise Misconfigured(
@@ -68,7 +72,7 @@ class ServiceClient:
                 remedy="Write it as PENSTOCK_SERVICE_URL=http://127.0.0.1:7070",
             )
         self.url = url.rstrip("/")
-        self._headers = bearing(settings, url)
+        self._headers = headers
         self._opener = opener_of(url)
 
     def __enter__(self) -> ServiceClient:
@@ -279,3 +283,50 @@ def _kind_of(status: int) -> type[PenstockError]:
 
 def _given(query: Mapping[str, object]) -> dict[str, str]:
     return {key: str(value) for key, value in query.items() if value is not None}
+
+
+def opener_of(url: str) -> OpenerDirector:
+    """Return what opens requests to a service of ours: every answer is one, whatever its status."""
+    local = urlsplit(url).hostname in {"127.0.0.1", "localhost", "::1"}
+    # A proxy of the environment is for other machines.
+    direct = [ProxyHandler({})] if local else []
+    return build_opener(_AnyStatus, _Http, _Https, *direct)
+
+
+class _AnyStatus(HTTPErrorProcessor):
+    """Hands every answer over, also one that tells of an error or of another address."""
+
+    def http_response(self, request: Request, response: HTTPResponse) -> HTTPResponse:
+        return response
+
+    https_response = http_response
+
+
+class _Patient(HTTPConnection):
+    """Reads the answer also when the service stopped reading the request: it tells why."""
+
+    def request(self, *arguments: Any, **named: Any) -> None:
+        with suppress(BrokenPipeError, ConnectionResetError):
+            super().request(*arguments, **named)
+
+
+class _PatientWithTls(_Patient, HTTPSConnection):
+    pass
+
+
+class _Http(HTTPHandler):
+    def http_open(self, request: Request) -> HTTPResponse:
+        return self.do_open(_Patient, request)
+
+
+class _Https(HTTPSHandler):
+    def https_open(self, request: Request) -> HTTPResponse:
+        return self.do_open(_PatientWithTls, request)
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether a host is this machine, by its address or as localhost."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

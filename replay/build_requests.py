@@ -1,4 +1,7 @@
-"""Which projections are built, by which query and from where, as options and files of plans say."""
+"""Which projections are built, by which query and from where, as options and files of plans say.
+
+What is malformed is refused before anything loads that builds.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from apps.cli.output import text_of
-from apps.cli.query import moment_of, position_of
-from apps.cli.sql_files import sql_of
-from apps.settings import Settings
+from kernel.clock import moment_of
 from kernel.errors import InvalidRequest
-from lake.layout import Lake
+from kernel.positions import position_of
+from projections.trial.sql_files import sql_of
+from schemas.text_files import text_of
 
 if TYPE_CHECKING:
     from replay.book import ReplayBook
     from replay.planning import ReplayPlan
     from replay.starts import Start
+    from replay.subject import Site
 
 _NEEDED = {"text", "include_late", "basis"}
 _KINDS = {"savepoint": str, "epoch": int, "position": int, "where": str}
@@ -132,21 +135,18 @@ def text_for(sql: Path | None, name: str, *, several: bool = False) -> str | Non
     return own_statement(name, text)
 
 
-def chosen_names(
-    found: Settings, names: Sequence[str], into: Lake | None, *, downstream: bool
-) -> list[str]:
+def chosen_names(site: Callable[[], Site], names: Sequence[str], *, downstream: bool) -> list[str]:
     """Return the projections that are meant, each behind those that it reads.
 
-    `downstream`: those that read them too, directly or through others.
+    `downstream`: those that read them too, directly or through others. The site is asked for where
+    the order of several counts.
     """
     once = [*dict.fromkeys(names)]
     if len(once) == 1 and not downstream:
         return once
-    from apps.cli.sites import site_of
     from projections.sql.lineage import in_order, reads_of, with_their_readers
 
-    declared = site_of(found, fields=False, into=into).deployed.deployment().declared
-    reads = reads_of(declared.values())
+    reads = reads_of(site().deployed.deployment().declared.values())
     chosen = with_their_readers(once, reads) if downstream else {*once}
     # What is not deployed comes first, and is refused by its name or made of the log.
     return [*(n for n in once if n not in reads), *(n for n in in_order(reads) if n in chosen)]

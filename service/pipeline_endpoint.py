@@ -11,8 +11,8 @@ from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from apps.pipeline.metrics import PipelineMetrics
 from kernel.errors import PenstockError, Unavailable
+from pipeline.process.metrics import ProcessMetrics
 from service.access import Access
 from service.standstills import of_pipeline
 
@@ -36,7 +36,7 @@ class Endpoint(ThreadingHTTPServer):
         self,
         address: tuple[str, int],
         access: Access,
-        metrics: PipelineMetrics,
+        metrics: ProcessMetrics,
         health: Health,
         sources: Sources,
     ) -> None:
@@ -82,7 +82,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer(200 if ready else 503, _JSON, _json(shown))
             case "/metrics" if bears:
                 state = self.server.health()[1]
-                self.server.metrics.standing_still(of_pipeline(state))
+                still = ((each.component, each.name) for each in of_pipeline(state))
+                self.server.metrics.standing_still(still)
                 self.server.metrics.in_quarantine(state)
                 self._answer(200, CONTENT_TYPE_LATEST, self.server.metrics.render())
             case "/sources" if bears:
@@ -134,7 +135,7 @@ def serve(
     host: str,
     port: int,
     access: Access,
-    metrics: PipelineMetrics,
+    metrics: ProcessMetrics,
     health: Health,
     sources: Sources = list,
 ) -> ThreadingHTTPServer:

@@ -1,0 +1,124 @@
+"""The one form of all commands: a function with what it is asked, and a `CommandCall` that answers.
+
+    def show(call: CommandCall, stream: Stream) -> None: ...
+    register = commands(stream=[list_, show])
+
+Each gets --workspace and --json behind its own parameters. One without such a call stays as it is.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from functools import cached_property, wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, get_type_hints
+
+import typer
+
+from apps.cli import COMMANDS
+from apps.cli.groups import Group
+from apps.cli.options import JsonOption, WorkspaceOption
+from apps.cli.output import emit, refuse_unconfirmed
+from apps.settings import Settings, load
+from kernel.errors import NotFound
+from lake.layout import Lake
+
+if TYPE_CHECKING:
+    from eventstore.service_client import ServiceClient
+
+Command = Callable[..., None]
+
+
+class CommandCall:
+    """One call of a command: about whose workspace, and whether it is answered by JSON."""
+
+    def __init__(self, workspace: Path | None = None, *, as_json: bool = False) -> None:
+        self.workspace = workspace
+        self.as_json = as_json
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The workspace's settings. Raises `Misconfigured`."""
+        return load(self.workspace)
+
+    @property
+    def lake(self) -> Lake:
+        """The workspace's lake, which may not be there yet."""
+        return Lake.named(self.settings.lake)
+
+    @property
+    def made_lake(self) -> Lake:
+        """The workspace's lake. Raises `NotFound` where there is none yet."""
+        from lake import storage
+
+        if not storage.exists(self.settings.lake):
+            raise NotFound(f"there is no lake at {self.settings.lake}", remedy="penstock up")
+        return Lake.at(self.settings.lake)
+
+    def service(self) -> ServiceClient:
+        """Return a client of the workspace's service."""
+        from apps.calls import service_client
+
+        return service_client(self.settings)
+
+    def answer(self, document: object, text: str | None = None, *, verbatim: bool = False) -> None:
+        """Print an answer, as `output.emit` does."""
+        emit(document, as_json=self.as_json, text=text, verbatim=verbatim)
+
+    def refuse_unconfirmed(
+        self, what: str, *, fix: str | None = None, **fields: object
+    ) -> NoReturn:
+        """Say what a command would do, as `output.refuse_unconfirmed` does."""
+        refuse_unconfirmed(what, as_json=self.as_json, fix=fix, **fields)
+
+
+def commands(*single: Command, **groups: Sequence[Command]) -> Callable[[typer.Typer], None]:
+    """Return what adds commands, and groups of them, to a Typer; `COMMANDS` has the groups' lines.
+
+    They are called as their functions are: `list_` is `list`, `table_list` of a group `table` too.
+    """
+
+    def register(app: typer.Typer) -> None:
+        for function in single:
+            app.command(_name(function))(_asked(function))
+        for name, members in groups.items():
+            group = typer.Typer(cls=Group, help=_LINES[name])
+            for function in members:
+                group.command(_name(function, of=name))(_asked(function))
+            app.add_typer(group, name=name)
+
+    return register
+
+
+_LINES = {name: line for lines in COMMANDS.values() for name, line in lines.items()}
+
+
+def _name(function: Command, of: str = "") -> str:
+    return function.__name__.removeprefix(f"{of}_").rstrip("_").replace("_", "-")
+
+
+def _asked(function: Command) -> Command:
+    """Return a function as Typer reads it: with the parameters that make a `CommandCall` of it."""
+    first, *own = inspect.signature(function).parameters.values()
+    kinds = get_type_hints(function, include_extras=True)
+    if kinds[first.name] is not CommandCall:
+        return function
+
+    @wraps(function)
+    def asked(*, workspace: Path | None, as_json: bool, **given: Any) -> None:
+        function(CommandCall(workspace, as_json=as_json), **given)
+
+    vars(asked)["__signature__"] = inspect.Signature(
+        [
+            *(each.replace(annotation=kinds[each.name]) for each in own),
+            _option("workspace", WorkspaceOption, None),
+            _option("as_json", JsonOption, False),
+        ]
+    )
+    return asked
+
+
+def _option(name: str, kind: Any, default: object) -> inspect.Parameter:
+    either = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return inspect.Parameter(name, either, default=default, annotation=kind)
