@@ -21,7 +21,8 @@ _MANY_DIGITS: Final = b"0" * 16
 """Fifteen digits always come through a float unchanged."""
 _TINY: Final = b"0e-000"
 _KEY_ENDS: Final = b'":'
-_SPELLED_QUOTE: Final = b"u0022"
+_SPELLED: Final = b"u0022", b"u003a", b"u003A"
+"""A quotation mark and a colon, spelled as numbers."""
 _64_BITS: Final = range(-(2**63), 2**64)
 
 
@@ -65,14 +66,15 @@ def parse_at(place: str, text: str | bytes) -> Any:
 def _may_repeat_keys(text: bytes, seen: bytes, document: object) -> bool:
     """Return whether the text may have more keys than what was read from it.
 
-    A quotation mark before a colon ends a key or is part of a text; only its spelling as a number
-    could make up for a key that is lost.
+    A quotation mark before a colon ends a key or is part of a text; only where one of the two is
+    spelled as a number could that make up for a key that is lost.
     """
     try:
         read = orjson.dumps(document)
     except orjson.JSONEncodeError:
         return True  # Nested too deeply for it.
-    return seen.count(_KEY_ENDS) != read.count(_KEY_ENDS) or _SPELLED_QUOTE in text
+    lost = seen.count(_KEY_ENDS) != read.count(_KEY_ENDS)
+    return lost or any(spelled in text for spelled in _SPELLED)
 
 
 def fraction(text: str) -> float | Decimal:

@@ -318,9 +318,20 @@ def _exactly(microseconds: int, unit_us: int, value: Any) -> int:
     return units
 
 
+def uuid_of(text: str) -> UUID:
+    """Read a UUID in any of its usual forms. Raises `ValueError`.
+
+    Python would take `1_0`, signs, blanks and digits of any script for digits of another UUID.
+    """
+    found = UUID(text)
+    if found.hex not in text.replace("-", "").lower():
+        raise ValueError(text)
+    return found
+
+
 def _uuid(value: Any) -> UUID:
     try:
-        return UUID(_string(value))
+        return uuid_of(_string(value))
     except ValueError:
         raise misfit(f"expected a UUID, found {describe(value)}") from None
 

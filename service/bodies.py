@@ -19,7 +19,7 @@ from kernel.clock import read_moment
 from kernel.errors import InvalidRequest
 from kernel.positions import Version
 from schemas.json_text import parse
-from schemas.json_values import shown
+from schemas.json_values import shown, uuid_of
 from schemas.records import NewEvent
 from service.conditions import condition_of
 from service.idempotency import event_id, key_metadata
@@ -249,7 +249,7 @@ def _id(value: object, place: str, derived: UUID | None) -> UUID:
     if value is None:
         return derived or new_id()
     try:
-        return UUID(cast(str, value))
+        return uuid_of(cast(str, value))
     except (ValueError, AttributeError, TypeError):
         raise InvalidRequest(
             f"{place}.id: {shown(value)} is no UUID",

@@ -20,7 +20,7 @@ import orjson
 from eventstore.names import category_of
 from kernel.errors import InvalidRequest
 from schemas.json_text import dump, parse
-from schemas.json_values import shown
+from schemas.json_values import shown, uuid_of
 from service.bodies import parse_json
 from service.limits import check_depth, too_deep
 from service.problems import refusal
@@ -127,7 +127,7 @@ def _own(kept: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: value
         for name, value in kept.items()
-        if (name in _RENAMED or name not in _MAPPED)
+        if (isinstance(value, str) and value if name in _RENAMED else name not in _MAPPED)
         and _ATTRIBUTE.fullmatch(name)
         and isinstance(value, str | int | bool)
     }
@@ -218,7 +218,7 @@ def _check_data_type(media: str, place: str) -> None:
 def _id(source: str, id_: str) -> UUID:
     """Return the id itself where it is a UUID, else one that source and id always give."""
     try:
-        found = UUID(id_)
+        found = uuid_of(id_)
     except ValueError:
         return uuid5(uuid5(NAMESPACE_URL, source), id_)
     return found

@@ -60,13 +60,14 @@ class WatchedProtocol(HttpToolsProtocol):
     """When the request began that has not arrived as a whole."""
     _in_head = False
     _head_bytes = 0
-    """Bytes of the head that is incomplete after the packets so far."""
+    """Bytes of the head that is incomplete after the packets so far. Behind a head, those since the
+    last part of the body: of what stands between its chunks, and of fields behind it."""
     _endless = False
     """Whether an answer was asked for that the end of the connection alone ends."""
     _unread_framing: HttpRefusal | None = None
     """What is said of the body's codings where they are not read here."""
     _packet_bytes = 0
-    """Bytes of the packet at hand, none once it has ended another request before this head."""
+    """Bytes of the packet at hand, none once a head, a part of a body or a request ended in it."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to watch, or turn the client away where there are too many."""
@@ -99,10 +100,9 @@ class WatchedProtocol(HttpToolsProtocol):
             large = self._too_large()
             self._turn_away(_head_too_large(self.limits.header_bytes) if large else refused)
         else:
-            if self._in_head:
-                self._head_bytes += self._packet_bytes
-                if self._head_bytes > self.limits.header_bytes:
-                    self._turn_away(_head_too_large(self.limits.header_bytes))
+            self._head_bytes += self._packet_bytes
+            if self._head_bytes > self.limits.header_bytes:
+                self._turn_away(_head_too_large(self.limits.header_bytes))
 
     def eof_received(self) -> Any:  # A bool for asyncio, which uvicorn's signature leaves out.
         """Answer a client that has sent all it will and reads on, and close behind the answer.
@@ -124,6 +124,16 @@ class WatchedProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         cast(Scope, self.scope)["extensions"] = {_EXTENSION: self}
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header. Fields behind a body are left out (RFC 9110, 6.5.1): none was judged."""
+        if self._in_head:
+            super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of the body."""
+        self._head_bytes = self._packet_bytes = 0
+        super().on_body(body)
+
     def on_headers_complete(self) -> None:
         """Start the request, unless it is one that `_stay_with_http` will put in other words."""
         if self._head_bytes + self._packet_bytes > self.limits.header_bytes and self._too_large():
@@ -137,6 +147,7 @@ class WatchedProtocol(HttpToolsProtocol):
             super().on_headers_complete()
             self._endless |= not takes_head(cast(Scope, self.scope)["path"])
         self._in_head = False
+        self._head_bytes = self._packet_bytes = 0
 
     def _refused_framing(self) -> HttpRefusal | None:
         """Return what is wrong with the codings of a body, all of which have to be undone here.

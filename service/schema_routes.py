@@ -49,7 +49,7 @@ async def list_schemas(request: Request) -> Response:
     """Return the newest version of each event type's schema."""
     intake = runtime_of(request).opened.intake
     found = await intake.all_latest(lambda subject: _SUBJECT.fullmatch(subject) is not None)
-    return _json({"schemas": [_document(schema) for schema in found]})
+    return _json({"schemas": [_document(schema) for schema in found if _is_of_events(schema)]})
 
 
 @router.get("/{subject}", summary="All versions of one schema")
@@ -61,7 +61,7 @@ async def show_schema(request: Request, subject: str) -> Response:
         {
             "subject": subject,
             "compatibility": await opened.levels.level(subject),
-            "versions": [_document(schema) for schema in versions],
+            "versions": [_document(schema) for schema in versions if _is_of_events(schema)],
         }
     )
 
@@ -118,6 +118,14 @@ def _text(schema: dict[str, object] | str, depth: int) -> str:
     with contextlib.suppress(orjson.JSONDecodeError):  # What is no JSON is refused as no schema.
         check_depth(orjson.loads(schema), schema.encode(), depth)
     return schema
+
+
+def _is_of_events(schema: RegisteredSchema) -> bool:
+    """Say whether a schema can be that of events: a shared registry has others, in any language."""
+    with contextlib.suppress(orjson.JSONDecodeError):
+        shape = orjson.loads(schema.schema)
+        return isinstance(shape, dict) and shape.get("type") == "record"
+    return False
 
 
 def _document(schema: RegisteredSchema) -> dict[str, object]:

@@ -198,7 +198,7 @@ class PostgresSubscriptionGroups:
                     look = await self._look(name, consumer, limit, per_stream, ready)
                 left = (scan_until if look.more else give_up) - time()
                 over = left <= 0 or self._head.closed
-                if look.given.deliveries or over or (gone is not None and await gone()):
+                if look.given.deliveries or over:
                     return look.given
                 if not look.more:
                     due_s = self._poll_s if look.due_in is None else look.due_in.total_seconds()
@@ -207,6 +207,9 @@ class PostgresSubscriptionGroups:
                         beyond=max(known, look.scanned_to),
                         timeout_s=max(0.001, min(left, due_s, self._poll_s)),
                     )
+                # Before the next look: what that gives to nobody comes again after its time alone.
+                if gone is not None and await gone():
+                    return look.given
 
     async def ack(self, name: str, ids: Sequence[UUID]) -> Settled:
         """Finish events for good; see `SubscriptionGroups.ack`."""

@@ -331,9 +331,11 @@ def test_other_formats_are_refused(refusing: httpx.Client, document: object, med
 
 def test_metadata_of_others_cannot_forge_attributes(http: httpx.Client) -> None:
     forged = {"specversion": "9", "position": "7", "Bad Name": "x", "nested": {}, "region": "eu"}
+    forged |= {"source": 5, "subject": ""}
     id_ = str(uuid.uuid4())
     event = {"id": id_, "type": "placed", "data": {}, "metadata": {"cloudevents": forged}}
     assert http.post("/v1/streams/order-1", json={"events": [event]}).status_code == 201
     back = given_back(http, f"/v1/events/{id_}")
     assert (back["specversion"], back["position"], back["region"]) == ("1.0", "1", "eu")
+    assert (back["source"].startswith("/stores/"), back["subject"]) == (True, "order-1")
     assert not {"Bad Name", "nested"} & back.keys()

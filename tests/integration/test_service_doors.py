@@ -445,6 +445,37 @@ def test_chunked_is_read_in_any_case(http: httpx.Client) -> None:
     assert exchanged(http, start + CHUNKS).startswith(b"HTTP/1.1 201 ")
 
 
+CHUNKED = b"HTTP/1.1\r\nHost: localhost\r\n%b\r\nTransfer-Encoding: chunked\r\n\r\n"
+PLAIN = b"Content-Type: application/json"
+TRAILERS = (
+    b'Host: evil.example\r\nIf-Match: "9"\r\nX-Correlation-Id: c\r\nIdempotency-Key: k\r\n\r\n'
+)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_fields_behind_a_body_count_for_nothing(http: httpx.Client, whole: bool) -> None:
+    """Nobody has judged them, and a server in between may leave them out."""
+    stream = f"order-trailers-{whole}"
+    target = f"POST /v1/streams/{stream} ".encode()
+    start = target + CHUNKED % PLAIN
+    rest = b"%x;note=1\r\n%b\r\n0\r\n%b" % (len(BODY), BODY, TRAILERS)
+    last = target + CHUNKED % (PLAIN + b"\r\nConnection: close") + CHUNKS
+    received = exchanged(http, *((start + rest + last,) if whole else (start, rest, last)))
+    assert received.count(b"HTTP/1.1 201 ") == 2, received
+    events = http.get(f"/v1/streams/{stream}").json()["events"]
+    assert [event["metadata"] for event in events] == [{}, {}]
+
+
+@pytest.mark.parametrize("behind", [b"0\r\nx: ", b"1;x="])
+def test_what_is_no_part_of_a_body_has_a_bound(http: httpx.Client, behind: bytes) -> None:
+    start = b"POST /v1/events/query " + CHUNKED % (PLAIN + b"\r\nExpect: 100-continue")
+    with socket.create_connection(("127.0.0.1", http.base_url.port), timeout=20) as client:
+        client.sendall(start)
+        assert client.recv(65_536).startswith(b"HTTP/1.1 100 ")
+        client.sendall(behind + b"x" * 33_000)
+        assert client.recv(65_536).startswith(b"HTTP/1.1 431 ")
+
+
 def test_what_is_no_http_is_told_so(http: httpx.Client) -> None:
     for sent in (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"CONNECT localhost:80 HTTP/1.1\r\n\r\n"):
         received = exchanged(http, sent)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -89,6 +90,18 @@ def test_a_consumer_waits_for_its_event(http: httpx.Client) -> None:
         append(http, "cart-1")
         (id_,) = append(http, "order-1")
         assert waiting.result() == [(id_, 1)]
+
+
+def test_who_has_left_is_given_nothing(http: httpx.Client) -> None:
+    """What was given to nobody would come again after `ack_timeout_s` alone."""
+    http.put(f"{AT}/g", json={})
+    with socket.create_connection(("127.0.0.1", http.base_url.port)) as consumer:
+        consumer.sendall(f"GET {AT}/g/next?wait=60 HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        until(lambda: "penstock_waiting_consumers 1.0" in http.get("/metrics").text, "it waits")
+    (id_,) = append(http, "order-1")
+    until(lambda: "penstock_waiting_consumers 0.0" in http.get("/metrics").text, "it has left")
+    assert http.get(f"{AT}/g").json()["in_flight"] == 0
+    assert take(http) == [(id_, 1)]
 
 
 def test_waiting_ends_with_the_service(postgres_dsn: str) -> None:

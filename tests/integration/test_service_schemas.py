@@ -154,6 +154,29 @@ def test_what_is_no_schema_is_refused(refusing: httpx.Client, subject: str, sche
     assert refused.json()["type"] in ("invalid-request", "schema-violation")
 
 
+class SharedRegistry(MemoryRegistry):
+    """Has a schema of somebody else's, who writes no Avro."""
+
+    def subjects(self) -> tuple[str, ...]:
+        return (*super().subjects(), "acme.Order")
+
+    def latest(self, subject: str) -> RegisteredSchema | None:
+        if subject != "acme.Order":
+            return super().latest(subject)
+        return RegisteredSchema(subject=subject, id=999, version=1, schema="message Order {}")
+
+
+def test_schemas_of_others_are_no_event_types(postgres_dsn: str) -> None:
+    registry = SharedRegistry()
+    registry.register("acme.Colour", '{"type": "enum", "name": "Colour", "symbols": ["red"]}')
+    with service_in_thread(postgres_dsn, registry=registry) as http:
+        body = {"events": [{"type": "placed", "data": {}}]}
+        assert http.post("/v1/streams/order-1", json=body).status_code == 201
+        listed = http.get("/v1/schemas")
+        assert listed.status_code == 200, listed.text
+        assert [each["subject"] for each in listed.json()["schemas"]] == ["order.placed"]
+
+
 def test_concurrent_inference_loses_no_field(postgres_dsn: str) -> None:
     """Two services over one store meet twenty shapes of one type at once."""
     registry = MemoryRegistry()

@@ -28,6 +28,7 @@ def logical(kind: str, name: str, **more: object) -> dict[str, object]:
 
 
 DECIMAL = logical("bytes", "decimal", precision=38, scale=2)
+ID = logical("string", "uuid")
 
 
 def there_and_back(type_: object, text: str) -> Any:
@@ -79,6 +80,9 @@ def test_a_number_comes_back_as_it_was_sent(type_: object, text: str, back: obje
         (DECIMAL, '"1e-999999999"'),
         (DECIMAL, '"1e999999999"'),
         (DECIMAL, '"' + "9" * 5000 + '"'),
+        (ID, '"0190a2c47d6e7b3a_f005b1d2c3e4f50"'),
+        (ID, '"+190a2c47d6e7b3a9f005b1d2c3e4f50"'),
+        (ID, '"\u0661190a2c47d6e7b3a9f005b1d2c3e4f50"'),
     ],
 )
 def test_what_would_not_come_back_is_refused_with_its_place(type_: object, text: str) -> None:
@@ -150,6 +154,9 @@ def _decimals(value: object) -> object:
         '{"a": 1, "a": 2}',
         '{"a" : 1, "b": {"c": 1, "c" :2}}',
         '[{"x": ":\\":", "y\\":": 1, "a":1,"a":1}]',
+        '{"a": 1, "a": 2, "x": "\\u0022:"}',
+        '{"a": 1, "a": 2, "x": "\\"\\u003a"}',
+        '{"a": 1, "a": 2, "x": "\\"\\u003A"}',
     ],
 )
 def test_a_key_that_occurs_twice_is_refused(text: str) -> None:
