@@ -226,7 +226,7 @@ def _keep_secret(path: Path, text: str) -> None:
 def _parse(path: Path) -> Source:
     try:
         found = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Misconfigured(f"{path} is not valid TOML: {error}") from error
     unknown = sorted(found.keys() - _KNOWN)
     if unknown:

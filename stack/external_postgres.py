@@ -7,7 +7,8 @@ from urllib.parse import quote
 import psycopg
 from psycopg import conninfo, sql
 
-from kernel.errors import Misconfigured, Unavailable, first_line
+from kernel.dsn import SPELLING, ends_early
+from kernel.errors import Misconfigured, Unavailable
 from stack.parts import with_database
 
 _TIMEOUT_S = 10
@@ -19,6 +20,7 @@ def prepare_external(dsn: str, database: str) -> str:
     Raises `Unavailable` when the server does not answer, `Misconfigured` when it has no logical
     decoding or the database can be neither found nor made.
     """
+    _refuse_malformed(dsn)
     try:
         with psycopg.connect(dsn, autocommit=True, connect_timeout=_TIMEOUT_S) as connection:
             level = connection.execute("SHOW wal_level").fetchone()
@@ -35,12 +37,18 @@ def prepare_external(dsn: str, database: str) -> str:
             f"PostgreSQL at {described(dsn)} does not answer: {str(error).strip()}",
             remedy="Check --postgres DSN, or leave it out to run a local PostgreSQL.",
         ) from error
-    except psycopg.ProgrammingError as error:
-        raise Misconfigured(
-            f"the DSN given by --postgres cannot be read: {first_line(error)}",
-            remedy="Write it as postgresql://user:password@host:port/database",
-        ) from error
     return with_database(as_url(dsn), database)
+
+
+def _refuse_malformed(dsn: str) -> None:
+    """Raise `Misconfigured` for what is no connection string: it may quote the password's parts."""
+    malformed = Misconfigured("--postgres is not a PostgreSQL connection string", remedy=SPELLING)
+    try:
+        port = conninfo.conninfo_to_dict(dsn).get("port")
+    except psycopg.ProgrammingError:
+        raise malformed from None
+    if ends_early(dsn, port):
+        raise malformed
 
 
 def as_url(dsn: str) -> str:

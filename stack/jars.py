@@ -24,6 +24,7 @@ from stack.connect import JAR as KEEP_NULLS_JAR
 from stack.ivy import Fetch, default_environ
 from stack.java import find_java
 from stack.lock import GROUPS, LOCK_FILE, STORES, Artifact, read_lock
+from stack.plan import document_of
 from stack.progress import DownloadProgress, Report, silent
 from stack.spark import JAR as LOG_STORE_JAR
 
@@ -131,9 +132,7 @@ class _Store:
 
     def missing(self, artifacts: Sequence[Artifact]) -> list[Artifact]:
         """Return what is not there. Raises `ChecksumMismatch` for what is there but differs."""
-        known: dict[str, list[object]] = (
-            json.loads(self.stamps.read_text()) if self.stamps.exists() else {}
-        )
+        known: dict[str, list[object]] = document_of(self.stamps)
         fresh = dict(known)
         absent = []
         for artifact in artifacts:

@@ -165,6 +165,18 @@ def _part(raw: dict[str, Any]) -> Part:
     return Part(**fields)
 
 
+def document_of(path: Path) -> dict[str, Any]:
+    """Return the object that a file of ours holds; nothing where it is absent or damaged.
+
+    What a crash or a full disk left of it is written anew by whom it belongs to.
+    """
+    try:
+        found = json.loads(path.read_bytes())
+    except (FileNotFoundError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def write_atomically(path: Path, text: str, *, mode: int = 0o644) -> None:
     """Replace a file's content so that a reader sees the old or the new, never half."""
     fresh = path.with_name(f".{path.name}.new")

@@ -13,7 +13,15 @@ from stack import parts as definitions
 from stack.accounts import postgres_place
 from stack.jars import resolve
 from stack.java import Java, find_java
-from stack.plan import LOCAL_PARTS, Part, Restarts, StackPlan, in_order, write_atomically
+from stack.plan import (
+    LOCAL_PARTS,
+    Part,
+    Restarts,
+    StackPlan,
+    document_of,
+    in_order,
+    write_atomically,
+)
 from stack.ports import DEFAULT_BASE, choose
 from stack.progress import Report
 from stack.workspace import Workspace
@@ -168,12 +176,12 @@ def _choose_ports(
 ) -> dict[str, int]:
     """Return every port of the plan and remember them: the next start prefers the same ones."""
     file = workspace.folder / "ports.json"
-    memory = json.loads(file.read_text()) if file.exists() else {"base": None, "ports": {}}
-    remembered: dict[str, int] = memory["ports"]
+    memory = document_of(file)
+    remembered: dict[str, int] = memory.get("ports", {})
     holders = {"kafka_controller": "kafka"}
     held = {name: port for name, port in remembered.items() if holders.get(name, name) in kept}
     names = [*local, *options.extra_ports, *(["kafka_controller"] if "kafka" in local else [])]
-    same = remembered if memory["base"] == options.port_base else {}
+    same = remembered if memory.get("base") == options.port_base else {}
     wanted = {**same, **options.wanted_ports}
     fresh = choose(options.port_base, wanted, tuple(n for n in names if n not in held))
     ports = {**held, **fresh}

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kernel.errors import NotFound
+from stack.plan import document_of
 from stack.workspace import Workspace
 
 
@@ -68,14 +69,9 @@ def log_files(path: Path, part: str | None) -> list[Path]:
 
 def states_of(workspace: Workspace, since: int = 0) -> dict[str, dict[str, object]]:
     """Return what the supervisor says of its parts; nothing before it has read plan `since`."""
-    try:
-        document = json.loads(workspace.state_file.read_text())
-    except FileNotFoundError:
-        return {}
-    if document["plan"] < since:
-        return {}
-    parts: dict[str, dict[str, object]] = document["parts"]
-    return parts
+    document = document_of(workspace.state_file)
+    parts: dict[str, dict[str, object]] = document.get("parts", {})
+    return {} if document.get("plan", 0) < since else parts
 
 
 def process_of(workspace: Workspace, name: str) -> int | None:

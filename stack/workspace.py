@@ -102,8 +102,14 @@ class Workspace:
             ) from error
 
     def read_plan(self) -> StackPlan:
-        """Return the plan of the present or last run."""
-        return StackPlan.from_json(self.plan_file.read_text())
+        """Return the plan of the present or last run. Raises `Misconfigured` for none."""
+        try:
+            return StackPlan.from_json(self.plan_file.read_text())
+        except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
+            raise Misconfigured(
+                f"the plan of the stack, {self.plan_file}, is gone or damaged",
+                remedy="Stop what runs, and start it anew: penstock down && penstock up",
+            ) from error
 
     def write_plan(self, plan: StackPlan) -> None:
         """Store the plan for the supervisor."""

@@ -18,7 +18,11 @@ import pytest
 from kernel.errors import EXIT_FAILED, Misconfigured
 from stack import accounts, doctor, ports
 from stack.accounts import Account, data_folder, postgres_account, reachable
+from stack.external_postgres import prepare_external
 from stack.java import find_java
+from stack.planning import UpOptions, make_plan
+from stack.progress import silent
+from stack.status import status
 from stack.workspace import Workspace
 
 FAKE_JAVA = """#!/bin/sh
@@ -148,6 +152,31 @@ def test_two_parts_never_share_a_port() -> None:
     port = free_port()
     chosen = ports.choose(1024, {"kafka": port, "connect": port}, ("kafka", "connect"))
     assert chosen["kafka"] == port != chosen["connect"]
+
+
+@pytest.mark.parametrize("left", ["", "[1", "[]", "{}"])
+def test_what_a_crash_left_of_the_files_of_a_stack_stops_no_start(
+    tmp_path: Path, left: str
+) -> None:
+    workspace = Workspace.at(tmp_path)
+    workspace.make()
+    for file in (workspace.folder / "ports.json", workspace.state_file, workspace.plan_file):
+        file.write_text(left)
+    options = UpOptions(parts=(), extra=lambda _ports, _env: [], extra_ports=("service",))
+    plan = make_plan(workspace, options, silent)
+    assert json.loads((workspace.folder / "ports.json").read_text())["ports"].keys() == {"service"}
+    assert plan.parts == ()
+    assert status(tmp_path)["state"] == "stopped"
+    with pytest.raises(Misconfigured, match="is gone or damaged") as told:
+        workspace.read_plan()
+    assert "penstock down" in told.value.remedy
+
+
+@pytest.mark.parametrize("dsn", ["postgresql://me:se/cret@db/shop", "nonsense", "host=x port='"])
+def test_a_connection_string_that_cannot_be_read_is_not_quoted(dsn: str) -> None:
+    with pytest.raises(Misconfigured, match="--postgres is not a PostgreSQL") as told:
+        prepare_external(dsn, "registry")
+    assert "cret" not in told.value.message
 
 
 def test_no_port_left_is_said() -> None:
