@@ -18,7 +18,7 @@ def moment_of(text: str | None) -> datetime | None:
     if text is None:
         return None
     try:
-        moment = datetime.fromisoformat(text)
+        moment = read_moment(text)
     except ValueError:
         raise InvalidRequest(
             f"{text!r} is not a time", remedy="Write it as 2013-01-31T12:00:00Z"

@@ -85,6 +85,10 @@ A call imports only the module of its command. A command's own documentation beg
 """
 
 
+_INTERRUPTED = 130
+"""As shells say it, and Typer: 128 and the number of the signal."""
+
+
 class CommandLine(LazyGroup):
     """The commands of `COMMANDS`."""
 
@@ -150,6 +154,11 @@ def main() -> None:
         word = error.object[:100].encode(errors="surrogateescape").decode(errors="backslashreplace")
         refused = InvalidRequest(f"'{word}' is not UTF-8", remedy=_utf8())
         raise SystemExit(_refused(refused)) from error
+    except RuntimeError as error:
+        # DuckDB makes an error of its own of Ctrl-C.
+        if "Query interrupted" not in str(error):
+            raise
+        raise SystemExit(_INTERRUPTED) from error
     except BrokenPipeError as error:
         # Whoever read the answer has enough of it.
         let_go_of_output()

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 from urllib.parse import quote
-from uuid import UUID
 
 import orjson
 import typer
@@ -19,7 +18,9 @@ from eventstore.names import category_of
 from eventstore.service_client import error_of
 from eventstore.service_reads import messages, read_all, read_stream
 from kernel.errors import InvalidRequest, Unavailable
+from kernel.positions import position_of
 from schemas import json_text
+from schemas.json_values import uuid_of
 
 _COLUMNS = ("position", "stream", "version", "type", "occurred_at", "data")
 _EXAMPLE = "'{\"total\": 12}'"
@@ -43,7 +44,7 @@ def append(
 ) -> None:
     """Append an event, or a file of events, to one stream."""
     events = _events(type_, data, file, event_id)
-    expected = _expected(expect)
+    expected = expected_version(expect)
     with call.service() as client:
         answer = client.post(
             f"/v1/streams/{quote(stream, safe='')}",
@@ -174,9 +175,11 @@ def _events(
     return [event | ({"id": event_id} if event_id else {})]
 
 
-def _expected(text: str) -> int | str:
-    if text.isascii() and text.isdigit():
-        return int(text)
+def expected_version(text: str) -> int | str:
+    """Read `--expect`: a version, or one of the words. Raises `InvalidRequest`."""
+    version = position_of(text, "--expect")
+    if version is not None:
+        return version
     if text in _EXPECTATIONS:
         return text
     raise InvalidRequest(
@@ -187,7 +190,7 @@ def _expected(text: str) -> int | str:
 
 def _require_uuid(text: str) -> None:
     try:
-        UUID(text)
+        uuid_of(text)
     except ValueError:
         raise InvalidRequest(
             f"--id {text!r} is no UUID",

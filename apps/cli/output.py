@@ -32,7 +32,7 @@ Columns = Mapping[str, str | Callable[[Any], object]]
 HIDDEN = "***"
 SHOW_EVERY_S = 1.0
 _IN_URL = re.compile(r"^(\w+://[^:@/]*):.*(?=@)")
-_BY_NAME = re.compile(r"(?<=password=)('(\\.|[^'\\])*'|\S+)")
+_BY_NAME = re.compile(r"(?<=password=)('(\\.|[^'\\])*'|\S+)", re.I)
 
 _called: list[str] = []
 _GAP = "  "

@@ -6,6 +6,7 @@ Commands import what reads the lake when they run: it takes seconds, which `--he
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
@@ -175,8 +176,22 @@ def _cell(value: object) -> object:
 
 
 def plain(row: Mapping[str, object]) -> dict[str, object]:
-    """Return a row with its bytes as text."""
-    return {k: readable(v) if isinstance(v, bytes) else v for k, v in row.items()}
+    """Return a row with its bytes as text, and as text what JSON has no number for: not as null."""
+    return {name: _plain(value) for name, value in row.items()}
+
+
+def _plain(value: object) -> object:
+    match value:
+        case bytes():
+            return readable(value)
+        case float() if not math.isfinite(value):
+            return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
+        case dict():
+            return plain(value)
+        case list() | tuple():
+            return [_plain(each) for each in value]
+        case _:
+            return value
 
 
 def readable(value: bytes) -> str:

@@ -201,7 +201,8 @@ def down(call: CommandCall) -> None:
     """Stop the local stack, in order."""
     from stack import control
 
-    ran = control.down(call.settings.workspace)
+    # Not by the settings: a mistake in their file keeps nobody from stopping what runs.
+    ran = control.down(settings.root_of(call.workspace))
     call.answer({"stopped": ran}, text="stopped" if ran else "nothing was running")
 
 
@@ -238,12 +239,13 @@ def logs_(
     call: CommandCall,
     part: Annotated[str | None, typer.Argument(help="One part; all of them without.")] = None,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on as lines come.")] = False,
-    lines: Annotated[int, typer.Option("-n", "--lines", help="How many last lines.")] = 50,
+    lines: Annotated[int, typer.Option("-n", "--lines", min=0, help="How many last lines.")] = 50,
 ) -> None:
     """Show the last lines of the parts' logs."""
-    files = log_files(call.settings.workspace, part)
+    files = log_files(settings.root_of(call.workspace), part)
     if not files:
         print("there are no logs yet; they come with the stack: penstock up", file=sys.stderr)
+        return
     for name, line in logs.tail(files, lines=lines, follow=follow):
         if call.as_json:
             print(json.dumps({"part": name, "line": line}), flush=True)

@@ -141,6 +141,7 @@ def export(
     It is one event a line, as JSON, or an Avro object container with a record for each. Beside a
     file lies its checksum, FILE.sha256, as sha256sum writes it; `import` compares it.
     """
+    file = None if str(file) == "-" else file  # As where files are read.
     by_suffix = StreamFormat.AVRO if file and file.suffix == ".avro" else StreamFormat.NDJSON
     chosen = format_ or by_suffix
     if file is None and chosen is StreamFormat.AVRO and sys.stdout.isatty():

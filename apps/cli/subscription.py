@@ -11,6 +11,7 @@ from apps.cli.commands import CommandCall, commands
 from apps.cli.options import DeleteIt
 from apps.cli.output import Columns, fields, listing
 from kernel.errors import InvalidRequest
+from kernel.positions import position_of
 
 _AT = "/v1/subscriptions"
 _PAGE = 100
@@ -71,7 +72,7 @@ def create(
         "stream_prefix": stream_prefix,
         "tag": tag,
     }
-    body["start"] = _start(start)
+    body["start"] = start_of(start)
     with call.service() as client:
         answer = client.put(_path(name), body)
     text = f"{name} begins behind position {answer['started_after']}"
@@ -114,11 +115,13 @@ def replay_parked(
     call.answer(answer, text=text)
 
 
-def _start(text: str) -> int | str:
+def start_of(text: str) -> int | str:
+    """Read `--start`: a position, or `end`. Raises `InvalidRequest`."""
     if text == "end":
         return text
-    if text.isascii() and text.isdigit():
-        return int(text)
+    position = position_of(text, "--start")
+    if position is not None:
+        return position
     raise InvalidRequest(
         f"--start {text!r} is no position", remedy="Give a whole number from 0, or end."
     )

@@ -14,6 +14,7 @@ from apps.cli.commands import CommandCall, commands
 from apps.cli.output import table
 from kernel.errors import InvalidRequest
 from lake.layout import Lake
+from schemas.json_values import uuid_of
 
 if TYPE_CHECKING:
     from projections.serve.event_trace import Hop
@@ -56,7 +57,7 @@ def _told(hop: Hop) -> str:
 
 def _uuid(text: str) -> UUID:
     try:
-        return UUID(text)
+        return uuid_of(text)
     except ValueError:
         raise InvalidRequest(
             f"{text!r} is no event id", remedy="It is a UUID: penstock read --json shows them."

@@ -6,6 +6,7 @@ numbers, paths and choices need none of it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Any, get_args, get_origin
 
 import typer
 from typer.core import TyperArgument, TyperOption
+
+from kernel.positions import LARGEST
 
 _NAMES = {str: "TEXT", int: "NUMBER", float: "NUMBER", Path: "PATH", bool: None}
 _WANTED = {int: "a whole number", float: "a number"}
@@ -72,13 +75,32 @@ def read_plainly(param: object) -> None:
         reader = PlainValue(lambda value: _chosen(choices, value), wanted, (None, None), many)
     elif kind in _NAMES:
         wanted = _WANTED.get(kind, "another value")
-        reader = PlainValue(kind, wanted, (info.min, info.max), many)
+        reader = PlainValue(_READERS.get(kind, kind), wanted, _bounds(kind, info), many)
     else:
         return
     param.__dict__["_runtime_param"] = reader
     if param.metavar is None and kind in _NAMES:
         argument = isinstance(param, TyperArgument)
         param.metavar = (param.name or "").upper().rstrip("_") if argument else _NAMES[kind]
+
+
+def _bounds(kind: Any, info: Any) -> tuple[float | None, float | None]:
+    """Return the least and the greatest value; no table and no store has numbers beyond 64 bits."""
+    if kind is not int:
+        return info.min, info.max
+    least = -LARGEST if info.min is None else info.min
+    return least, LARGEST if info.max is None else info.max
+
+
+def _finite(value: Any) -> float:
+    """Read a number. No clock comes to `nan` or `inf`: who waits for one waits for ever."""
+    found = float(value)
+    if not math.isfinite(found):
+        raise ValueError(value)
+    return found
+
+
+_READERS: dict[Any, Callable[[Any], Any]] = {float: _finite}
 
 
 def _chosen(choices: dict[str, Enum], value: Any) -> Enum:

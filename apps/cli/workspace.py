@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +15,9 @@ from apps.cli.options import JsonOption, NewWorkspaceOption
 from apps.cli.output import HIDDEN, emit, table, without_password
 from apps.settings import Setting
 from kernel.errors import InvalidRequest, Misconfigured, NotFound
+
+_SECRET = re.compile(r"service\.token|spark\..*(secret|password|token|access\.?key)", re.I)
+"""Names of settings whose values are secrets; of Spark's own those that Spark hides, too."""
 
 
 def init(
@@ -78,7 +82,7 @@ def show(
 
 
 def _shown(name: str, setting: Setting) -> object:
-    secret = name == "service.token" and setting.value
+    secret = _SECRET.match(name) and setting.value
     return HIDDEN if secret else without_password(setting.value)
 
 

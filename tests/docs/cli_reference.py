@@ -22,7 +22,7 @@ HEAD = """# Command line
 Every command takes `--json` for one document instead of text, and `--workspace` for another folder
 than the present one. It ends with 0 when all went well, 1 when it failed, 2 for wrong usage,
 3 when it wants a confirmation, 4 for a conflict, 5 when a part is down or not ready, and 6 when
-only a part was done.
+only a part was done. 130 says that Ctrl-C ended it.
 """
 
 

@@ -83,6 +83,7 @@ def test_a_stream_goes_out_and_into_another_store(
     assert answered("stream", "export", "order-1", "--file", str(file))["events"] == 1_500
     if suffix == "ndjson":
         assert run("stream", "export", "order-1").output == file.read_text()
+        assert run("stream", "export", "order-1", "--file", "-").output == file.read_text()
     before = http.get("/v1/streams/order-1", params={"limit": 1_000}).json()["events"]
     with service_in_thread(new_database()) as other:
         monkeypatch.setenv("PENSTOCK_SERVICE_URL", str(other.base_url))

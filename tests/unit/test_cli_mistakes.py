@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from apps.cli import main
+from apps.cli.events import expected_version
 from apps.cli.stack import chosen_parts
+from apps.cli.subscription import start_of
 from cdc.option_texts import keys_of
 from delivery.event_ranges import token_of
 from kernel.errors import (
@@ -64,6 +66,11 @@ MISTAKES = [
     ('command a 1 open --data \'{"a": 1, "a": 2}\'', EXIT_USAGE, "--data: the key 'a' occurs"),
     ("command account 1 open --key заказ-7", EXIT_USAGE, "'заказ-7' is not printable ASCII"),
     ("append order-1 placed {} --id 12", EXIT_USAGE, "--id '12' is no UUID"),
+    (
+        "append order-1 placed {} --id 0190a2c47d6e7b3a_f005b1d2c3e4f50",
+        EXIT_USAGE,
+        "--id '0190a2c47d6e7b3a_f005b1d2c3e4f50' is no UUID",
+    ),
     ("append order-1 --file .", EXIT_USAGE, ". cannot be opened: Is a directory"),
     ("read --after -1", EXIT_USAGE, "expected 0 or more, found -1"),
     ("read --after x", EXIT_USAGE, "expected a whole number, found 'x'"),
@@ -173,6 +180,12 @@ MISTAKES = [
     ("demo --lake ftp", EXIT_USAGE, "expected one of folder, s3, found 'ftp'"),
     ("append order-1 placed {} --file x", EXIT_USAGE, "--file brings types and ids of its own"),
     ("savepoint create No", EXIT_USAGE, "'No' is no name of a savepoint"),
+    ("entity account 1 --at 2013-01-31T12:00:00z", EXIT_UNHEALTHY, "Connection refused"),
+    ("wait --timeout nan", EXIT_USAGE, "expected a number, found 'nan'"),
+    ("quarantine retry t --timeout inf", EXIT_USAGE, "expected a number, found 'inf'"),
+    ("logs -n -1", EXIT_USAGE, "expected 0 or more, found -1"),
+    ("query 'select 1' --epoch 9223372036854775808", EXIT_USAGE, "expected 9223372036854775807 or"),
+    ("table history x -n 99999999999999999999", EXIT_USAGE, "expected 9223372036854775807 or less"),
 ]
 
 
@@ -206,6 +219,9 @@ def test_a_mistake_is_answered_in_words(
 def test_a_position_of_thousands_of_digits_is_refused_as_one_of_twenty() -> None:
     with pytest.raises(ContractViolation, match="at most 64 bits"):
         position_of("9" * 5000, "--from")
+    for read in (expected_version, start_of):
+        with pytest.raises(ContractViolation, match="at most 64 bits"):
+            read("9" * 5000)
     assert (position_of("9223372036854775807", "--from"), position_of("-1", "--from")) == (
         2**63 - 1,
         None,
@@ -348,6 +364,18 @@ def called(*words: str) -> subprocess.CompletedProcess[str]:
             EXIT_UNHEALTHY,
             "",
         ),
+        (
+            'cd "$(mktemp -d)"; mkdir .penstock; echo -n [ > .penstock/state.json; exec "$0" "$@"'
+            " status",
+            EXIT_UNHEALTHY,
+            "",
+        ),
+        (
+            'cd "$(mktemp -d)"; printf "[x]\\ny = 1\\n" > penstock.toml; exec "$0" "$@" down',
+            0,
+            "",
+        ),
+        ('cd "$(mktemp -d)"; exec timeout 30 "$0" "$@" logs -f', 0, "there are no logs yet"),
         ('PYTHONIOENCODING=ascii exec "$0" "$@" init "$(mktemp -d)/ä1"', 0, ""),
     ],
 )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import math
 import os
 import pty
 import sys
@@ -15,6 +17,7 @@ import typer
 
 from apps.cli import build, output
 from apps.cli.output import cell, emit, fields, folded, report, table
+from apps.cli.query import plain
 from kernel.errors import NotFound
 from tests.docs.cli_reference import leaves
 
@@ -107,6 +110,21 @@ def test_a_terminal_is_asked_for_its_width(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_no_code_of_a_terminal_comes_through_from_data() -> None:
     assert cell("red \x1b[31m\nnext") == r"red \x1b[31m\nnext"
+
+
+def test_what_json_has_no_number_for_is_not_taken_for_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    row = {"a": math.nan, "b": [math.inf, None], "c": {"d": -math.inf}, "e": b"x", "f": 1.5}
+    emit(plain(row), as_json=True)
+    told = json.loads(capsys.readouterr().out)
+    assert told == {
+        "a": "NaN",
+        "b": ["Infinity", None],
+        "c": {"d": "-Infinity"},
+        "e": "x",
+        "f": 1.5,
+    }
 
 
 def test_an_error_is_folded_and_its_fix_stands_apart(capsys: pytest.CaptureFixture[str]) -> None:

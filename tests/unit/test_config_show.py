@@ -44,6 +44,23 @@ def test_each_setting_says_where_it_comes_from(
         shown(tmp_path, "serv")
 
 
+def test_secrets_that_spark_hides_are_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "penstock.toml").write_text(
+        "[spark]\n"
+        '"hadoop.fs.s3a.secret.key" = "sesame"\n"hadoop.fs.s3a.access.key" = "sesame"\n'
+        '"ssl.keyPassword" = "sesame"\n"executor.memory" = "1g"\n'
+        '"driver.extraJavaOptions" = "-Djavax.net.ssl.trustStorePassword=sesame -Xss4m"\n'
+    )
+    values = {name: each["value"] for name, each in shown(tmp_path, "--changed").items()}
+    assert values == {
+        "spark.hadoop.fs.s3a.secret.key": "***",
+        "spark.hadoop.fs.s3a.access.key": "***",
+        "spark.ssl.keyPassword": "***",
+        "spark.executor.memory": "1g",
+        "spark.driver.extraJavaOptions": "-Djavax.net.ssl.trustStorePassword=*** -Xss4m",
+    }
+
+
 @pytest.mark.parametrize(
     ("address", "seen"),
     [
