@@ -41,7 +41,7 @@ def appended(
     made = shaped(rows, stored) if known and rows.nbytes <= MOST_BYTES else None
     # Its column would have no bounds, which deltalake's own datasets take for null.
     parts = None if made is None or nan_columns(made) else _parts(made, split)
-    if parts is None or not is_made_here(table, behind, [place.folder for place, _ in parts]):
+    if parts is None or not is_made_here(table, [place.folder for place, _ in parts]):
         return False
     app_id, epoch = guards[0]
     with committing(table, app_id, epoch, f"writing {rows.num_rows} rows", again=again):

@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
+from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -39,10 +40,12 @@ LISTED_EVERY_S = 60.0
 
 Listed more often, what is looked at every few seconds would be gone through by deltalake each time.
 """
-MOST_AHEAD = 100
+MOST_AHEAD = 500
 """So many commits are kept beside what deltalake has."""
 MOST_FILES = 2_000
 """Of a table with more, deltalake says which ones it has."""
+_PIECES = 8
+"""Rows of files lie in so many pieces at most: each is looked through by itself."""
 _OF_ROWS = {"commitInfo", "txn", "add", "remove"}
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_./=-]+")
 _OWN = {"path": "path", "size_bytes": "size", "modification_time": "modificationTime"}
@@ -102,11 +105,12 @@ class Handle(DeltaTable):
         self._lock = threading.RLock()
         self._ahead: _Ahead | None = None
         self._marks: tuple[int, dict[str, int | None]] = (-1, {})
-        self._files: tuple[int, pa.Table] | None = None
+        self._files: tuple[int, _Ahead, pa.Table] | None = None
         super().__init__(table_uri, **options)
         self._uri = self._raw.table_uri()
         self._place = location_of(self)
-        self._listed = time.time()
+        # Tables that are opened together, as by a process that starts, are not listed together.
+        self._listed = time.time() - LISTED_EVERY_S / 4 * (crc32(self._place.encode()) % 100) / 100
 
     @property
     def _table(self) -> RawDeltaTable:
@@ -182,6 +186,12 @@ class Handle(DeltaTable):
             if not (lately and is_local(self._place) and self._followed()):
                 self._listed_anew()
 
+    def is_listed_soon(self) -> bool:
+        """Say whether one of the next looks lists the whole log: to open it anew is no dearer."""
+        ahead, listed_s = self._beyond(), time.time() - self._listed
+        many = ahead is not None and ahead.commits > MOST_AHEAD // 2
+        return many or not 0 <= listed_s < LISTED_EVERY_S * 3 / 4
+
     def _listed_anew(self) -> None:
         self._raw.update_incremental()
         self._ahead, self._listed = None, time.time()
@@ -218,19 +228,28 @@ class Handle(DeltaTable):
 
     def _files_of(self, ahead: _Ahead) -> pa.Table | None:
         """Return the files of a version; None where deltalake is to tell them."""
-        version = int(self._raw.version())
-        if self._files is None or self._files[0] != version:
-            self._files = version, pa.table(self._raw.get_add_actions(True))
-        base = self._files[1]
-        if base.num_rows > MOST_FILES:
+        version, known = int(self._raw.version()), self._files
+        if known is None or known[0] != version or known[1].version > ahead.version:
+            known = version, _Ahead(version=version), pa.table(self._raw.get_add_actions(True))
+        _, before, told = self._files = known
+        if told.num_rows > MOST_FILES:
             self._files = None
             return None
-        columns = pa.schema(self._raw.schema.to_arrow())
-        rows = _rows([*ahead.added.values()], base.schema, columns)
+        if before is ahead:
+            return told
+        # A commit is put into columns once: most of what is ahead was told before.
+        left = {path for path, file in before.added.items() if ahead.added.get(path) is not file}
+        new = [file for path, file in ahead.added.items() if before.added.get(path) is not file]
+        rows = _rows(new, told.schema, pa.schema(self._raw.schema.to_arrow()))
         if rows is None:
             return None
-        stays = pc.invert(pc.is_in(base["path"], pa.array([*ahead.gone], pa.string())))
-        return pa.concat_tables([base.filter(stays), rows])
+        gone = pa.array([*(ahead.gone - before.gone), *left], pa.string())
+        stays = pc.invert(pc.is_in(told["path"], gone))
+        found = pa.concat_tables([told.filter(stays), rows])
+        if found.column(0).num_chunks > _PIECES:
+            found = found.combine_chunks()
+        self._files = version, ahead, found
+        return found
 
 
 def _rows(files: Sequence[File], shape: pa.Schema, columns: pa.Schema) -> pa.Table | None:

@@ -6,8 +6,8 @@ Whoever has the file of the next version first has committed: on a disk a second
 is whole decides it, for deltalake and for us alike. A version whose file was cleaned away behind a
 checkpoint is nobody's any more, which the checkpoint tells. deltalake commits by threads that each
 wait for a processor, five to ten milliseconds where all are busy; here it takes half of one.
-Left to it are tables on object stores, and with features that need more of a writer; and the
-commits about which it writes a checkpoint, and cleans the log behind it.
+Left to it are tables on object stores, and with features that need more of a writer. Checkpoints,
+and the removal of what expired of a log, come behind commits (`lake.log_checkpoints`).
 Source: the Delta transaction protocol, "Actions" and "Writer requirements".
 """
 
@@ -26,6 +26,7 @@ from deltalake.transaction import AddAction
 from kernel.positions import Epoch
 from lake.datasets import location_of, paths_of
 from lake.guarded_commits import said_by_us
+from lake.log_checkpoints import INTERVAL, is_due, write_beside
 from lake.storage import is_local, last_checkpoint, log_file, remove_file, write_new
 from lake.table_commits import OPERATION, commit_at
 
@@ -33,7 +34,6 @@ _FEATURES = {"appendOnly", "invariants", "timestampNtz"}
 """What a writer of ours has to know: it marks nothing and computes nothing for these."""
 _ASKS_MORE = ("delta.appendOnly", "delta.enableChangeDataFeed", "delta.enableInCommitTimestamps")
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_./=-]+")
-_INTERVAL = "delta.checkpointInterval"
 
 
 class Landing(Enum):
@@ -44,20 +44,22 @@ class Landing(Enum):
     NOT_HERE = "not here"
 
 
-def is_made_here(table: DeltaTable, behind: int, folders: Sequence[str] = ()) -> bool:
-    """Say whether commits behind a version are ours to make, to files that lie in `folders`."""
+def is_made_here(table: DeltaTable, folders: Sequence[str] = ()) -> bool:
+    """Say whether commits are ours to make, to files that lie in `folders`."""
     asked, settings = table.protocol(), table.metadata().configuration
-    interval = int(settings.get(_INTERVAL) or 0)
     return (
         is_local(location_of(table))
         and asked.min_writer_version in (1, 2, 7)
         and {*(asked.writer_features or ())} <= _FEATURES
         and not any(settings.get(name) == "true" for name in _ASKS_MORE)
-        # deltalake writes a checkpoint behind the last of each so many versions.
-        and interval > 2
-        and (behind + 2) % interval != 0
+        and _interval(table) > 2
         and all(map(_PLAIN_PATH.fullmatch, filter(None, folders)))
     )
+
+
+def _interval(table: DeltaTable) -> int:
+    """Return how many versions there are from one checkpoint to the next; 0 where none is said."""
+    return int(table.metadata().configuration.get(INTERVAL) or 0)
 
 
 def commit_here(
@@ -75,7 +77,7 @@ def commit_here(
     """
     place, version = location_of(table), behind + 1
     paths = [*(each.path for each in adds), *(each["path"] for each in gone)]
-    if not is_made_here(table, behind, paths) or (gone and table.metadata().partition_columns):
+    if not is_made_here(table, paths) or (gone and table.metadata().partition_columns):
         return Landing.NOT_HERE
     lines = "".join(f"{json.dumps(each)}\n" for each in _actions(adds, gone, guards, said))
     new = False
@@ -89,6 +91,8 @@ def commit_here(
             remove_file(place, log_file(place, version))
             new = False
     table.update_incremental()
+    if new and is_due(version, _interval(table)):
+        write_beside(place, version)
     return Landing.DONE if new else Landing.BEHIND
 
 

@@ -5,7 +5,8 @@ costs more with every commit since the last checkpoint. But what each commit add
 itself, and goes through all of that with every further one: 0.1 to 0.2 ms of a core for each commit
 that it has seen, where a file that was there when it was opened takes 5 µs. Who appends to a table
 in every epoch says so therefore (`appended`), and the handle is opened anew after `RENEWED_AFTER`
-commits (docs/adr/0054).
+commits (docs/adr/0054); on a disk, where the handle reads commits by itself, before deltalake would
+go through all of them.
 
 Even to learn that nothing came, deltalake reads the log's whole folder: 2 ms of a core. On a disk
 a handle reads the next commit by its name (`lake.handles`); an object store lists what is newer,
@@ -36,6 +37,7 @@ from lake.datasets import (
 from lake.file_actions import actions_of
 from lake.handle_answers import answer
 from lake.handles import Handle
+from lake.storage import is_local
 from lake.table_settings import make_table
 
 RENEWED_AFTER = 25
@@ -110,6 +112,8 @@ class Tables:
                 self._handles.pop(path)
 
     def _is_fresh(self, path: str, handle: Handle) -> bool:
+        if is_local(path):
+            return not handle.is_listed_soon()
         return handle.version() - self._opened_at[path] < RENEWED_AFTER
 
     def _opened(self, path: str) -> DeltaTable | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from kernel.positions import Epoch
 from lake import handles
+from lake.datasets import paths_of
 from lake.handles import LISTED_EVERY_S, Handle
 from lake.storage import log_file
 from lake.tables import Tables
@@ -100,6 +102,44 @@ def test_it_keeps_no_more_than_some_commits(scene: Scene, monkeypatch: pytest.Mo
     for looks in ((2, 1), (3, 1), (4, 4), (5, 4)):
         scene.add()
         assert scene.look() == looks
+
+
+def test_each_file_is_put_into_columns_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    put: list[int] = []
+    rows_of = handles._rows
+
+    def counted(files: Sequence[handles.File], *more: pa.Schema) -> pa.Table | None:
+        put.append(len(files))
+        return rows_of(files, *more)
+
+    monkeypatch.setattr(handles, "_rows", counted)
+    for looks in range(2, 30):
+        scene.add()
+        assert scene.look() == (looks, 1)
+        told = pa.table(scene.table.get_add_actions(flatten=True))
+        assert scene.table.count() == 2 * looks
+        assert {*told["path"].to_pylist()} == {*paths_of(DeltaTable(scene.path))}
+        assert told["path"].num_chunks <= handles._PIECES
+    assert put == [1] * 28
+
+
+def test_a_file_that_comes_again_is_there_once(scene: Scene) -> None:
+    scene.add()
+    scene.add()
+    log = Path(log_file(scene.path, 3))
+    (added,) = (line for line in log.read_text().splitlines() if '"add"' in line)
+    for version, said in ((4, {"n": 5}), (5, {"n": 7})):
+        again = json.loads(added)
+        stats = json.loads(again["add"]["stats"]) | {"maxValues": said}
+        again["add"] |= {"stats": json.dumps(stats), "dataChange": False}
+        Path(log_file(scene.path, version)).write_text(json.dumps(again))
+        assert scene.look() == (version, 1)
+        told = pa.table(scene.table.get_add_actions(flatten=True))
+        assert sorted(told["max.n"].to_pylist()) == [2, 2, said["n"]]
+    removed = {"path": again["add"]["path"], "dataChange": True, "deletionTimestamp": 1}
+    Path(log_file(scene.path, 6)).write_text(json.dumps({"remove": removed}))
+    assert scene.look() == (6, 1)
+    assert scene.table.count() == 4
 
 
 def test_files_of_a_large_table_are_told_by_deltalake(

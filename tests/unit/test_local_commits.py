@@ -17,8 +17,9 @@ from deltalake.transaction import AddAction
 
 from kernel.errors import LeaseLost, Unavailable
 from kernel.positions import Epoch
-from lake import local_commits
+from lake import local_commits, log_checkpoints
 from lake.local_commits import Landing, commit_here
+from lake.log_lengths import SHORT
 from lake.staged_files import StagedFiles
 from lake.tables import Tables
 from lake.writer import OP, UPSERT, ArrowWriter, Guard
@@ -36,17 +37,71 @@ def engine_of(path: Path, version: int) -> str:
     return str(info["engineInfo"])
 
 
-def test_checkpoints_are_made_as_before_and_every_reader_has_all_rows(tmp_path: Path) -> None:
+def checkpoints_of(path: Path) -> list[int]:
+    return [int(name[:20]) for name in log_of(path) if ".checkpoint." in name]
+
+
+def append(path: Path, first: int, last: int) -> None:
     writer = ArrowWriter(Tables())
-    for epoch in range(1, 121):
-        writer.append(str(tmp_path), ROWS, Guard("t", Epoch(epoch)))
-    others = [v for v in range(1, 121) if engine_of(tmp_path, v) != "penstock"]
-    assert others == [49, 99], "of fifty commits deltalake makes one, and its checkpoint behind it"
-    assert len([name for name in log_of(tmp_path) if ".checkpoint." in name]) == 2
+    for epoch in range(first, last + 1):
+        writer.append(str(path), ROWS, Guard("t", Epoch(epoch)))
+
+
+def test_checkpoints_are_made_as_before_and_every_reader_has_all_rows(tmp_path: Path) -> None:
+    append(tmp_path, 1, 120)
+    log_checkpoints.settle()
+    assert {engine_of(tmp_path, v) for v in range(1, 121)} == {"penstock"}
+    assert checkpoints_of(tmp_path) == [49, 99], "of the last of fifty commits, as deltalake has it"
     table = DeltaTable(str(tmp_path))
     assert (table.version(), table.transaction_version("t"), table.count()) == (120, 120, 120)
     assert pl.read_delta(str(tmp_path)).height == 120
     assert not [name for name in log_of(tmp_path) if name.endswith((".new", ".tmp"))]
+
+
+def test_no_commit_waits_for_a_checkpoint(tmp_path: Path) -> None:
+    goes_on = threading.Event()
+    log_checkpoints._beside._thread.submit(goes_on.wait)
+    try:
+        append(tmp_path, 1, 52)
+        assert DeltaTable(str(tmp_path)).count() == 52
+        assert checkpoints_of(tmp_path) == []
+    finally:
+        goes_on.set()
+    log_checkpoints.settle()
+    assert checkpoints_of(tmp_path) == [49], "of the version that it was due at"
+
+
+def test_a_checkpoint_that_fails_is_left_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: DeltaTable) -> None:
+        raise OSError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaTable, "create_checkpoint", fail)
+        append(tmp_path, 1, 60)
+        log_checkpoints.settle()
+    assert "has no checkpoint of version 49: the disk is full" in caplog.text
+    append(tmp_path, 61, 101)
+    log_checkpoints.settle()
+    assert checkpoints_of(tmp_path) == [99]
+    assert DeltaTable(str(tmp_path)).count() == 101
+
+
+@pytest.mark.parametrize(("cleaned", "first"), [("true", 49), ("false", 0)])
+def test_what_expired_of_a_log_goes_with_a_checkpoint(
+    tmp_path: Path, cleaned: str, first: int
+) -> None:
+    settings = SHORT | {"delta.enableExpiredLogCleanup": cleaned}
+    Tables().ensure(str(tmp_path), ROWS.schema, settings=settings)
+    append(tmp_path, 1, 48)
+    for name in log_of(tmp_path):
+        os.utime(tmp_path / "_delta_log" / name, (0, 0))
+    append(tmp_path, 49, 52)
+    log_checkpoints.settle()
+    commits = [int(name[:20]) for name in log_of(tmp_path) if name.endswith(".json")]
+    assert min(commits) == first
+    assert DeltaTable(str(tmp_path)).count() == 52
 
 
 def test_of_writers_at_one_moment_each_has_versions_of_its_own(tmp_path: Path) -> None:

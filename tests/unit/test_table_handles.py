@@ -13,9 +13,9 @@ from deltalake.exceptions import CommitFailedError
 
 from kernel.errors import LeaseLost
 from kernel.positions import Epoch
-from lake import tables as handles_of
+from lake import handles
 from lake.guarded_commits import mark_of
-from lake.handles import LISTED_EVERY_S, Handle
+from lake.handles import LISTED_EVERY_S, MOST_AHEAD, Handle
 from lake.layout import Lake, changes_log
 from lake.rows import SmallTables
 from lake.tables import RENEWED_AFTER, Tables
@@ -29,25 +29,47 @@ MANY = 2 * RENEWED_AFTER + 3
 
 def fill(tables: Tables, path: str, first: int, last: int) -> int:
     """Append once for each epoch; return how many handles were used."""
-    handles = []
+    used = []
     for epoch in range(first, last + 1):
         version = ArrowWriter(tables).append(path, ROWS, Guard("it", Epoch(epoch)))
         assert version == epoch
         opened = tables.open(path)
         assert opened is not None
         assert opened.version() == epoch, "it is at the newest version"
-        handles.append(opened)
+        used.append(opened)
         tables.appended(path)
-    return len({*map(id, handles)})
+    return len({*map(id, used)})
 
 
 @pytest.mark.parametrize("owned", [False, True])
-def test_a_handle_that_has_seen_many_commits_is_opened_anew(tmp_path: Path, owned: bool) -> None:
+def test_a_handle_that_has_seen_many_commits_is_opened_anew(
+    tmp_path: Path, owned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handles, "MOST_AHEAD", RENEWED_AFTER)
     path = str(tmp_path / "table")
     tables = Tables(owned=lambda _: owned)
     assert fill(tables, path, 1, MANY) >= 3
     assert fill(tables, path, MANY + 1, MANY + 2) == 1
     assert DeltaTable(path).count() == MANY + 2
+
+
+def test_on_a_disk_a_handle_stays_that_reads_commits_by_itself(tmp_path: Path) -> None:
+    assert fill(Tables(), str(tmp_path / "table"), 1, MANY) == 1
+    assert 2 * RENEWED_AFTER < MANY < MOST_AHEAD / 2, "another one would have been opened twice"
+
+
+def test_a_handle_is_opened_anew_before_its_log_is_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its writer says when: deltalake would go through all commits that the handle has read."""
+    path, now, tables, listed = str(tmp_path / "table"), [1_000_000.0], Tables(), list[str]()
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    monkeypatch.setattr(Handle, "_listed_anew", lambda table: listed.append(table.table_uri))
+    for epoch in range(1, 121):
+        fill(tables, path, epoch, epoch)
+        now[0] += 1.0
+    assert not listed
+    assert DeltaTable(path).count() == 120
 
 
 def test_nobody_who_opens_a_table_has_its_handle_replaced(tmp_path: Path) -> None:
@@ -118,17 +140,17 @@ def test_a_log_that_was_cleaned_meanwhile_is_found_by_the_next_look_at_the_whole
 def test_what_an_epoch_appends_to_goes_on_with_new_handles(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handles_of, "RENEWED_AFTER", 3)
+    monkeypatch.setattr(handles, "MOST_AHEAD", 3)
     shop = PoisonedShop(lake)
     names = [changes_log("shop"), "epochs", "typed/shop.public.items"]
-    handles: dict[str, list[DeltaTable | None]] = {name: [] for name in names}
+    found: dict[str, list[DeltaTable | None]] = {name: [] for name in names}
     for number in range(7):
         shop.commit({ITEMS: [Done("c", number)]})
         shop.epoch()
         shop.bring()
         for name in names:
-            handles[name].append(shop.tables.open(lake.path(name)))
-    for name, opened in handles.items():
+            found[name].append(shop.tables.open(lake.path(name)))
+    for name, opened in found.items():
         assert len({*map(id, opened)}) > 1, name
     last = shop.manifest.last()
     assert last is not None

@@ -1,0 +1,77 @@
+"""Checkpoints of logs on this machine's disk, written behind the commits that they are due at.
+
+    commit 48 | commit 49 | commit 50 …       every reader has each at once
+                    └ a thread: checkpoint of version 49, what expired of the log goes
+
+deltalake does this within the commit: thirty milliseconds where others take two, for which whoever
+waits for the commit's rows waits, too. A checkpoint says nothing that the commits do not say. One
+that a killed process, or an error, has left out is made up for by the next that is due.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from lake.storage import last_checkpoint
+
+INTERVAL = "delta.checkpointInterval"
+_CLEANED = "delta.enableExpiredLogCleanup"
+_RESTS = 4.0
+"""So many times as long as one has taken the next one waits. Tables that are made together have all
+of theirs at the same time, and commits go on meanwhile."""
+
+log = logging.getLogger("penstock.upkeep")
+
+
+class _Checkpoints:
+    """Writes them one after the other, in a thread that a process waits for before it ends."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoints")
+        self._rests_until = 0.0
+
+    def write(self, place: str, version: int) -> None:
+        with suppress(RuntimeError):  # The interpreter ends.
+            self._thread.submit(self._write, place, version)
+
+    def settle(self) -> None:
+        self._thread.submit(lambda: None).result()
+
+    def _write(self, place: str, version: int) -> None:
+        time.sleep(max(0.0, self._rests_until - time.monotonic()))
+        began = time.monotonic()
+        try:
+            if last_checkpoint(place) >= version:
+                return
+            table = DeltaTable(place, version=version)
+            table.create_checkpoint()
+            if table.metadata().configuration.get(_CLEANED) != "false":
+                table.cleanup_metadata()
+        except (DeltaError, OSError) as error:
+            log.warning("the log of %s has no checkpoint of version %d: %s", place, version, error)
+        now = time.monotonic()
+        self._rests_until = now + min(1.0, _RESTS * (now - began))
+
+
+_beside = _Checkpoints()
+
+
+def is_due(version: int, interval: int) -> bool:
+    """Say whether a checkpoint of a version is due: of the last of each so many."""
+    return (version + 1) % interval == 0
+
+
+def write_beside(place: str, version: int) -> None:
+    """Have a checkpoint of a version written, and wait for nothing; a process ends behind it."""
+    _beside.write(place, version)
+
+
+def settle() -> None:
+    """Wait until all that were asked for are written, or have failed."""
+    _beside.settle()
