@@ -7,8 +7,9 @@ that is committed amid a round waits for the rest of it before its own one begin
 meanwhile is in the next epoch, which is larger, and costs little more.
 
 Ingest waits for no projection: an epoch waits for the round of what was committed when it came, not
-of what others commit meanwhile; for twice as long as most rounds take, and for `MOST_S` at most. A
-round that takes longer has one epoch wait so long, and no further one. Of many records none waits.
+of what others commit meanwhile; for three times as long as most rounds take, and for `MOST_S` at
+most. A round that takes longer has one epoch wait so long, and no further one. Of many records none
+waits.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-MOST_S = 0.25
-"""So long an epoch waits for a round, once for each."""
+MOST_S = 0.5
+"""So long an epoch waits for a round, once for each: what is committed amid a round is seen behind
+the next one, which is as late, and takes processors from this one."""
 FEW_RECORDS = 5_000
 """An epoch of more records does not wait: it would be behind soon."""
 _LATELY = 16
 """So many rounds say how long most of them take: three quarters of these."""
+_TIMES = 3
 
 
 class RoundGate:
@@ -72,11 +75,11 @@ class RoundGate:
             newest = self._newest
             if records > self._few or not self._waits or self._taken_in >= newest:
                 return False
-            limit_s = min(self._most_s, self._two_rounds_s())
+            limit_s = min(self._most_s, self._usual_s())
             self._waits = self._changed.wait_for(lambda: self._taken_in >= newest, limit_s)
             return True
 
-    def _two_rounds_s(self) -> float:
-        """Return how long the rest of a round and the next one mostly take."""
+    def _usual_s(self) -> float:
+        """Return how long a round may take and be one as most are: processors are busy at times."""
         lately = sorted(self._took)
-        return 2 * lately[len(lately) * 3 // 4] if lately else self._most_s
+        return _TIMES * lately[len(lately) * 3 // 4] if lately else self._most_s

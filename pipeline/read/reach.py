@@ -19,7 +19,9 @@ from pipeline.read.kafka_topics import KafkaTopics
 log = logging.getLogger("penstock.pipeline")
 
 PLANNED_S = 1.0
-"""So long epochs may go on behind what was planned: new topics are in the next plan alone."""
+"""So often it is asked whether there are new topics, while epochs go on behind what was planned."""
+LONGEST_PLAN_S = 5.0
+"""So long they may: what is read behind a plan, the next ones have to come to first."""
 LATELY_S = 60.0
 """A lane that had records in this time may have the next one at any moment."""
 
@@ -43,12 +45,14 @@ class Reach:
         self.taken: Offsets = {}
         """Up to where this run has read, what was passed by included."""
         self._planned: Offsets = {}
+        self._pattern = ""
+        self._planned_at = self._asked_at = now()
         self._lock = threading.Lock()
         self._moved: dict[str, float] = {}
 
-    def begin(self, start: Offsets) -> None:
-        """Begin to read at `start`."""
-        self.taken = start
+    def begin(self, start: Offsets, pattern: str = "") -> None:
+        """Begin to read at `start`, topics that match a pattern."""
+        self.taken, self._pattern = start, pattern
 
     def take(self, end: Offsets) -> None:
         """Take note that some topics were read up to `end`."""
@@ -65,7 +69,27 @@ class Reach:
         """
         with self._lock:
             self._planned = end
+            self._planned_at = self._asked_at = self._now()
             return self.here(end)
+
+    def goes_on(self, topics: KafkaTopics) -> bool:
+        """Say whether epochs may go on behind what was planned: for a while, and only as long as
+        the broker has no topic and no partition that the plan lacks. These are in the next one.
+        """
+        now = self._now()
+        if now - self._asked_at < PLANNED_S:
+            return True
+        self._asked_at = now
+        return now - self._planned_at < LONGEST_PLAN_S and not self._lacks_any(topics)
+
+    def _lacks_any(self, topics: KafkaTopics) -> bool:
+        """Say whether there is more than what was planned; yes, where nobody tells."""
+        try:
+            there = topics.matching(self._pattern)
+        except Unavailable:
+            return True
+        planned = ((topic, self._planned.get(topic, {})) for topic in there)
+        return any(str(p) not in known for topic, known in planned for p in there[topic])
 
     def take_over(self, lane: str, taken: Offsets, join: Callable[[], None]) -> bool:
         """Call `join`, so that a lane which was apart is read here, from behind what was `taken`.

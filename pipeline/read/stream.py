@@ -58,7 +58,7 @@ from pipeline.read.lane_process import LaneProcess
 from pipeline.read.lane_records import LaneRecords
 from pipeline.read.pace import Pace
 from pipeline.read.planners import BrokerPlanner, Planner, SparkPlanner
-from pipeline.read.reach import PLANNED_S, Reach
+from pipeline.read.reach import Reach
 from pipeline.read.read_topics import ReadTopics
 from pipeline.read.turns import Stopped, Turn
 
@@ -187,7 +187,7 @@ class IngestRun:
             gone += [f"source {lane} is not read" for lane in self._without]
             raise Unavailable("; ".join(gone) or f"no topic matches {pattern} yet")
         self.lanes = router.lanes - {*self.gaps, *self.silent, *self._without}
-        self.reach.begin(start)
+        self.reach.begin(start, router.pattern())
         self._plans = BatchPlans(
             self._topics,
             self._ingest,
@@ -299,7 +299,7 @@ class IngestRun:
 
         Where epochs wait for rounds, more has come by then, and Spark need not plan each of them.
         """
-        here, until = self.reach.plan(end), time.monotonic() + PLANNED_S
+        here = self.reach.plan(end)
         more, paced = len(here) < len(end), False
         while self.reach.further(here):
             self._go_on()
@@ -311,7 +311,7 @@ class IngestRun:
             with self._loop.working("the begin of a batch"):
                 self._part(batch_id, now, early)
             here, more = self.reach.here(end), True
-            if paced and not self.reach.further(here) and time.monotonic() < until:
+            if paced and not self.reach.further(here) and self.reach.goes_on(self._topics):
                 self._after_round(0)
                 here, more = self.reach.newest(self._topics, here), False
 

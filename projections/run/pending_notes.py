@@ -14,7 +14,7 @@ from kernel.errors import Conflict, LeaseLost, PenstockError
 from pipeline.commit.manifest import Manifest
 from pipeline.commit.manifest_rows import Projected
 
-LONGEST_S = 0.25
+LONGEST_S = 0.15
 """So long a note waits for those behind it."""
 
 

@@ -140,6 +140,8 @@ class Projecting:
         # Derived tables are noted with the first of the projections that are computed from them.
         with self._tables.looked_at_once(), self._projector.notes.together():
             self._busy = self._step(seen, last)
+        if self._steps >= COMPACT_EVERY:
+            self._compact()
         return self._busy
 
     def pause_s(self, most: float) -> float:
@@ -162,7 +164,7 @@ class Projecting:
         read = bool(plans or histories) or up_to.epoch < last.epoch
         behind = up_to.epoch > brought.epoch and (read or self._typed_due())
         if behind or self._derived.lacks(brought, histories.values()) or self._derived.due():
-            self._compact(brought, deployment)
+            self._steps += 1
             anew = self._derived.topics.declared_anew(brought.held)
             brought = self._derived.bring(brought, up_to, list(histories.values()))
             if anew:
@@ -247,18 +249,16 @@ class Projecting:
         self._typed_at = time.monotonic() + TYPED_EVERY_S
         return True
 
-    def _compact(self, brought: Brought, deployment: Deployment) -> None:
-        self._steps += 1
-        if self._steps % COMPACT_EVERY == 0:
-            all_of = deployment.projections
-            kinds = ("projection", "corrections")
-            busy = (*filter(deployment.claimed, all_of), *filter(self._beside.__contains__, all_of))
-            own = [name for name in all_of if name not in busy]
-            targets = [f"{kind}/{name}" for name in own for kind in kinds]
-            for name in (*brought.tables, *targets):
-                # A table that cannot be opened is held where it is written, and stops no other.
-                with Attempts().of(name):
-                    compact(self._lake, self._tables, [name], self._large)
+    def _compact(self) -> None:
+        """Put small files of what rounds write together: what came can be seen by now."""
+        self._steps, deployment = 0, self._current_deployment()
+        others = [n for n in deployment.projections if deployment.claimed(n) or n in self._beside]
+        own = deployment.projections.keys() - {*others}
+        targets = [f"{kind}/{name}" for name in own for kind in ("projection", "corrections")]
+        for name in (*self._derived.at_last().tables, *targets):
+            # A table that cannot be opened is held where it is written, and stops no other.
+            with Attempts().of(name):
+                compact(self._lake, self._tables, [name], self._large)
 
     def _all_at(self, epoch: Epoch, deployment: Deployment) -> bool:
         return all(

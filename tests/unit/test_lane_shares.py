@@ -36,6 +36,7 @@ def run_over(
     topics = SimpleNamespace(
         bootstrap="nowhere",
         readable_ends=lambda asked: {topic: ends[topic] for topic in asked},
+        matching=lambda _: {topic: [*map(int, places)] for topic, places in ends.items()},
     )
     router = SimpleNamespace(prefix="", owners={topic: topic for topic in ends})
     spark = SimpleNamespace(sparkContext=SimpleNamespace(setLocalProperty=lambda *_: None))

@@ -35,7 +35,8 @@ def noted(made: HandMade) -> dict[str, int]:
     return {name: done.epoch for name, done in Manifest(made.lake, Tables()).projected().items()}
 
 
-def test_notes_of_a_round_are_one_commit(made: HandMade) -> None:
+def test_notes_of_a_round_are_one_commit(made: HandMade, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pending_notes, "LONGEST_S", 60.0)
     notes, before = PendingNotes(made.manifest), made.manifest.version()
     with notes.together():
         for name in ("one", "two", "three"):

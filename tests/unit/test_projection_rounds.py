@@ -23,6 +23,7 @@ from lake.writer import Guard
 from pipeline.commit.manifest import Manifest
 from pipeline.commit.manifest_rows import Bound, Projected
 from pipeline.typed.columns import EVENT_COLUMNS
+from projections.run import pending_notes
 from projections.run.catalog import DROPPED, LIVE, PAUSED, PROJECTION, Entry
 from projections.run.projection_rounds import Projecting
 from projections.run.projector import Projector
@@ -143,7 +144,8 @@ class Rounds:
 
 
 @pytest.fixture
-def rounds(tmp_path: Path) -> Rounds:
+def rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rounds:
+    monkeypatch.setattr(pending_notes, "LONGEST_S", 60.0)
     return Rounds(tmp_path)
 
 
@@ -197,6 +199,27 @@ def test_a_round_that_did_all_there_is_to_do_is_followed_by_none(
     bound = Bound(epoch=rounds.made.next_epoch, run_id="t", batch_id=0, start={}, end={})
     rounds.made.manifest.bind(bound)
     assert rounds.projecting.step() is False, "nor is an epoch that is bound"
+
+
+def test_what_a_round_brought_is_seen_before_files_are_put_together(
+    rounds: Rounds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[tuple[str, set[int]]] = []
+
+    def look(lake: Lake, _: Tables, names: Sequence[str], *more: object) -> list[str]:
+        seen = Manifest(lake, Tables()).projected().values()
+        looked.extend((name, {int(done.epoch) for done in seen}) for name in names)
+        return []
+
+    monkeypatch.setattr("projections.run.projection_rounds.compact", look)
+    monkeypatch.setattr("projections.run.projection_rounds.COMPACT_EVERY", 1)
+    rounds.seen("ab")
+    rounds.step()
+    assert not looked
+    epoch = rounds.seen("a", noted=False)
+    rounds.step()
+    assert dict(looked).keys() >= {TYPED, "projection/persons", "projection/numbers"}
+    assert all(seen == {epoch} for _, seen in looked)
 
 
 def test_one_that_stands_still_keeps_those_that_read_it_where_they_fit(rounds: Rounds) -> None:

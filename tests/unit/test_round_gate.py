@@ -6,13 +6,16 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from kernel.errors import Unavailable
 from pipeline.commit.epoch_memory import EpochMemory
 from pipeline.commit.round_gate import FEW_RECORDS, RoundGate
 from pipeline.lanes.lane_book import LaneBook
+from pipeline.read.reach import LONGEST_PLAN_S, PLANNED_S, Reach
 from tests.support.lake.noted_epochs import committed
 from tests.unit.test_lane_shares import run_over
 
@@ -147,11 +150,12 @@ def test_an_epoch_that_waited_has_what_came_meanwhile(tmp_path: Path) -> None:
     assert asked == [1, 8, 0], "the records that are planned and not read"
 
 
-@pytest.mark.parametrize(("planned_s", "made_up_to"), [(LONG_S, [60, 100]), (-1.0, [60])])
+@pytest.mark.parametrize(("longest_s", "made_up_to"), [(LONG_S, [60, 100]), (-1.0, [60])])
 def test_epochs_that_wait_for_rounds_go_on_without_another_plan(
-    planned_s: float, made_up_to: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    longest_s: float, made_up_to: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.read.stream.PLANNED_S", planned_s)
+    monkeypatch.setattr("pipeline.read.reach.PLANNED_S", NOT_AT_ALL_S)
+    monkeypatch.setattr("pipeline.read.reach.LONGEST_PLAN_S", longest_s)
     ends = {"quiet": {"0": 40}}
     run, made = run_over(ends, LaneBook(), tmp_path)
 
@@ -163,6 +167,44 @@ def test_epochs_that_wait_for_rounds_go_on_without_another_plan(
     cast(Any, run)._after_round = wait
     run._at_work(0, {"quiet": {"0": 9}})
     assert [each.end["quiet"]["0"] for each in made] == made_up_to
+
+
+@pytest.mark.parametrize(
+    ("there", "goes_on"),
+    [
+        ({"shop": [0]}, True),
+        ({}, True),
+        ({"shop": [0, 1]}, False),
+        ({"shop": [0], "new": [0]}, False),
+        (None, False),
+    ],
+    ids=["the same", "fewer", "another partition", "another topic", "nobody tells"],
+)
+def test_behind_a_plan_epochs_go_on_until_there_is_what_it_lacks(
+    there: dict[str, list[int]] | None, goes_on: bool
+) -> None:
+    asked: list[str] = []
+
+    def matching(pattern: str) -> dict[str, list[int]]:
+        asked.append(pattern)
+        if there is None:
+            raise Unavailable("the broker is away")
+        return there
+
+    clock, topics = Clock(), cast(Any, SimpleNamespace(matching=matching))
+    reach = Reach(lambda topic: topic, None, told=lambda _: False, now=clock)
+    reach.begin({"shop": {"0": 0}}, "shop|new")
+    reach.plan({"shop": {"0": 7}})
+    assert reach.goes_on(topics)
+    assert not asked, "it was planned just now"
+    clock.at += PLANNED_S
+    assert reach.goes_on(topics) is goes_on
+    assert reach.goes_on(topics), "it is not asked at each epoch"
+    assert asked == ["shop|new"]
+    clock.at = LONGEST_PLAN_S
+    assert not reach.goes_on(topics), "now and then there is a plan all the same"
+    reach.plan({"shop": {"0": 9}})
+    assert reach.goes_on(topics)
 
 
 def test_without_rounds_each_plan_is_one_of_its_own(tmp_path: Path) -> None:
