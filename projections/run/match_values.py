@@ -22,11 +22,14 @@ def sortable(value: Any) -> tuple[Any, ...]:
 
 
 def total_of(values: Sequence[Any]) -> Any:
-    """Add values, floating-point numbers in ascending order so that the sum is always the same."""
+    """Add values, floating-point numbers in ascending order so that the sum is always the same.
+
+    A total begins with 0: there is no zero with a sign.
+    """
     first, *others = sorted(values, key=sortable)
     for value in others:
         first = first + value
-    return _in_range(first)
+    return first + 0.0 if isinstance(first, float) else _in_range(first)
 
 
 def _in_range(value: Any) -> Any:

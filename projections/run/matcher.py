@@ -32,7 +32,14 @@ from projections.sql.formulas import (
     parts_of,
 )
 from projections.sql.match_text import given_columns, taken_columns
-from projections.sql.patterns import Choice, Pattern, Repeated, Sequel, Variable
+from projections.sql.patterns import (
+    Choice,
+    MatchSkip,
+    Pattern,
+    Repeated,
+    Sequel,
+    Variable,
+)
 from projections.sql.shape import ORDER
 from projections.sql.tree import Match
 
@@ -65,6 +72,8 @@ class _Step:
 
 
 _Condition = Callable[[_Bound], Any]
+_Mapped = tuple[str, Row]
+"""A row of a match, and the variable that it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +87,9 @@ class Matcher:
     conditions: tuple[tuple[str, Formula], ...]
     time: str
     within_us: int | None
-    overlapping: bool
+    skip: MatchSkip
+    skip_to: str | None
+    each_row: bool
     picks: tuple[Pick, ...]
     taken: tuple[str, ...]
     given: pa.DataType
@@ -104,19 +115,35 @@ class Matcher:
     def _found(self, rows: Sequence[Row]) -> list[tuple[Any, ...]]:
         ordered = sorted(rows, key=self._order)
         search = _Search(self, ordered)
-        found, start = [], 0
+        found: list[tuple[Any, ...]] = []
+        start = 0
         while start < len(ordered):
             bound = search.from_row(start)
             if bound is None:
                 start += 1
                 continue
             matched = _rows(bound)
-            last = matched[-1][1]
-            first = matched[0][1]
-            picked = [_picked(each, matched) for each in self.picks]
-            found.append((*(last[n] for n in ORDER), first[self.time], last[self.time], *picked))
-            start += 1 if self.overlapping else len(matched)
+            found += self._results(matched)
+            start += self._passed(matched)
         return found
+
+    def _results(self, matched: Sequence[_Mapped]) -> Iterator[tuple[Any, ...]]:
+        """Yield the results of a match: of the whole, or of each row with those before it."""
+        ends = matched[0][1][self.time], matched[-1][1][self.time]
+        for count in range(1 if self.each_row else len(matched), len(matched) + 1):
+            so_far = matched[:count]
+            last = so_far[-1][1]
+            values = (_picked(p, matched if p.taken.whole else so_far) for p in self.picks)
+            yield (*(last[name] for name in ORDER), *ends, *values)
+
+    def _passed(self, matched: Sequence[_Mapped]) -> int:
+        """Return how many rows behind the first one of a match the search goes on: never at it."""
+        if self.skip is MatchSkip.PAST_LAST_ROW:
+            return len(matched)
+        if self.skip is MatchSkip.TO_NEXT_ROW:
+            return 1
+        places = [place for place, (name, _) in enumerate(matched) if name == self.skip_to]
+        return max(1, places[0 if self.skip is MatchSkip.TO_FIRST else -1])
 
     def _order(self, row: Row) -> list[tuple[Any, ...]]:
         """Order rows by time and place, then by all that they hold, as every other operator."""
@@ -229,7 +256,9 @@ def matcher_of(node: Match, kinds: Callable[[str], pa.DataType]) -> Matcher:
         conditions=node.conditions,
         time=node.time,
         within_us=node.within_us,
-        overlapping=node.overlapping,
+        skip=node.skip,
+        skip_to=node.skip_to,
+        each_row=node.each_row,
         picks=node.picks,
         taken=tuple(each.name for each in taken_columns(node)),
         given=pa.list_(pa.struct(given)),
@@ -245,7 +274,7 @@ def _few_at_once(partitions: pa.Array) -> Iterator[pa.Array]:
         yield partitions.slice(first, end - first)
 
 
-def _rows(bound: _Bound | None) -> list[tuple[str, Row]]:
+def _rows(bound: _Bound | None) -> list[_Mapped]:
     found = []
     while bound is not None:
         found.append((bound.variable, bound.row))
@@ -253,7 +282,7 @@ def _rows(bound: _Bound | None) -> list[tuple[str, Row]]:
     return found[::-1]
 
 
-def _picked(pick: Pick, matched: Sequence[tuple[str, Row]]) -> Any:
+def _picked(pick: Pick, matched: Sequence[_Mapped]) -> Any:
     """Return a measure: an average of decimals with as many digits as its type has, as in SQL."""
     size = DECIMAL.fullmatch(pick.type)
     if pick.taken.take is not Take.AVG or size is None:
@@ -265,13 +294,16 @@ def _picked(pick: Pick, matched: Sequence[tuple[str, Row]]) -> Any:
     return None if total is None else Decimal(divided(str(total), str(count), digits, scale))
 
 
-def _taken(taken: Taken, matched: Sequence[tuple[str, Row]]) -> Any:
+def _taken(taken: Taken, matched: Sequence[_Mapped]) -> Any:
     """Return something of the rows of a match, from the first to the last."""
+    if taken.take is Take.VARIABLE:
+        return matched[-1][0]
     rows = [row for variable, row in matched if taken.variable in (None, variable)]
     if taken.column is None:
         return len(rows)
     if taken.take in (Take.FIRST, Take.LAST):
-        rows = rows[:1] if taken.take is Take.FIRST else rows[-1:]
+        rows = rows if taken.take is Take.FIRST else rows[::-1]
+        rows = rows[taken.passed : taken.passed + 1]
     if taken.failed is not None and any(row[taken.failed] for row in rows):
         raise _failure()
     values = [row[taken.column] for row in rows]

@@ -6,7 +6,7 @@ of a first or a last value.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 
 from sqlglot import exp
@@ -136,10 +136,14 @@ def _from_above(call: exp.Expr, value: exp.Expr) -> exp.Expr | None:
 
 def _grouping_number(node: exp.Expr) -> exp.Expr | None:
     """Write GROUPING_ID(a, b) as the bits that GROUPING(a) and GROUPING(b) are."""
-    if not node.expressions:
-        return None
+    # Without arguments it is of all that is grouped by, which is read later.
+    return grouping_number(node.expressions) if node.expressions else None
+
+
+def grouping_number(parts: Sequence[exp.Expr]) -> exp.Expr:
+    """Write the number whose bits are GROUPING of some expressions, that of the last one is 1."""
     made: exp.Expr = exp.Literal.number(0)
-    for place, each in enumerate(reversed(node.expressions)):
+    for place, each in enumerate(reversed(parts)):
         bit = exp.Grouping(expressions=[each.copy()])
         part = exp.Mul(this=bit, expression=exp.Literal.number(2**place)) if place else bit
         made = part if not place else exp.Add(this=part, expression=made)

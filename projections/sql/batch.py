@@ -97,6 +97,8 @@ def called(call: Call, dialect: Dialect, over: str = "") -> str:
             return newest(value, dialect, call.kind)
         case Function.SUM | Function.AVG | Function.TRY_SUM:
             return dialect.total(call, value, over)
+        case Function.COUNT if call.distinct and over:
+            return dialect.total(call, value, over)
         case Function.MIN | Function.MAX if call.kind in FLOATING:
             # There are two zeros, which compare as equal: without a sign it is one.
             return f"{call.function}({value} + CAST(0 AS {call.kind})){over}"

@@ -4,70 +4,73 @@ from __future__ import annotations
 
 from sqlglot import exp
 
+from projections.sql.comma_joins import alias_of_input
 from projections.sql.expressions import unwrapped
 from projections.sql.known_values import conditions_in
 from projections.sql.scalar_subqueries import aliases_of, reads
 
 _NONE = exp.Literal.number(0)
+_FURTHER = ("group", "having", "qualify", "limit", "offset", "with_")
 
 
 def counted(select: exp.Select) -> exp.Select:
     """Write EXISTS and IN (SELECT …) that are parts of other conditions by numbers of rows.
 
-    Where it matters whether `x IN (SELECT …)` is false or not known, three numbers say so.
+    As in Spark these are true or false: where it is not known whether a value is among rows, both
+    `x IN (SELECT …)` and `x NOT IN (SELECT …)` are false. What is denied together with others, as
+    in `NOT (a OR x IN (SELECT …))`, is NOT IN.
     """
     made = select.copy()
-    parts = [*made.expressions, *conditions_in(made, "where")]
+    around = aliases_of(made)
     # A condition by itself is a join, which may say more than what is equated.
     whole = {id(bare(part)) for part in conditions_in(made, "where")}
-    for part in parts:
+    for part in [*made.expressions, *conditions_in(made, "where")]:
         for found in [*part.find_all(exp.Exists, exp.In)]:
             query = found.this if isinstance(found, exp.Exists) else found.args.get("query")
-            if id(found) in whole or not isinstance(query, exp.Query):
+            query = query.this if isinstance(query, exp.Subquery) else query
+            if id(found) in whole or not isinstance(query, exp.Select):
                 continue
-            if found.find_ancestor(exp.Select) is not made:
-                continue
-            denied = above(found)
-            if isinstance(found, exp.In) and isinstance(denied, exp.Not) and is_asked(denied):
-                number = _none_of(found, query)
-                if number is not None:
-                    denied.replace(exp.Paren(this=number))
-                continue
-            if not is_asked(found):
-                value = None if _reads_around(query, made) else _known_among(found, query)
-                if value is not None:
-                    found.replace(exp.Paren(this=value))
-                continue
-            number = _number_of(found, query)
-            if number is not None:
-                found.replace(exp.Paren(this=exp.GT(this=number, expression=_NONE.copy())))
+            if found.find_ancestor(exp.Select) is made:
+                holds = _holds(found, query, around - aliases_of(query))
+                if holds is not None:
+                    found.replace(exp.Paren(this=holds))
     return made
 
 
-def _reads_around(query: exp.Expr, select: exp.Select) -> bool:
-    """Say whether a subquery reads columns of the query around it, by their aliases."""
-    rows = query.this if isinstance(query, exp.Subquery) else query
-    return reads(rows, aliases_of(select) - aliases_of(rows))
+def _holds(found: exp.Expr, query: exp.Select, outside: set[str]) -> exp.Expr | None:
+    """Return a condition on numbers of rows; None for a query that is refused where it is read."""
+    if isinstance(found, exp.Exists):
+        number = _number_of_any(query)
+        return None if number is None else _some(number)
+    if len(query.expressions) != 1:
+        return None
+    value = exp.Paren(this=found.this.copy())
+    if not _is_denied(found):
+        return _some(_number_of(query, outside, equal_to=value))
+    none = exp.EQ(this=_number_of(query, outside), expression=_NONE.copy())
+    known = exp.Not(this=exp.Is(this=value, expression=exp.Null()))
+    no_null = exp.EQ(this=_number_of(query, outside, equal_to=exp.Null()), expression=_NONE.copy())
+    differ = exp.EQ(this=_number_of(query, outside, equal_to=value), expression=_NONE.copy())
+    return exp.Not(this=exp.Paren(this=exp.or_(none, exp.and_(known, no_null, differ))))
+
+
+def _some(number: exp.Expr) -> exp.Expr:
+    return exp.GT(this=number, expression=_NONE.copy())
+
+
+def _is_denied(found: exp.Expr) -> bool:
+    """Say whether a condition counts if it does not hold: by NOT, and what NOT is of."""
+    denied, node = False, found
+    while isinstance(node.parent, exp.And | exp.Or | exp.Paren | exp.Not):
+        node = node.parent
+        denied ^= isinstance(node, exp.Not)
+    return denied
 
 
 def bare(part: exp.Expr) -> exp.Expr:
     """Return a condition without brackets and NOT."""
     part = unwrapped(part)
     return unwrapped(part.this) if isinstance(part, exp.Not) else part
-
-
-def is_asked(found: exp.Expr) -> bool:
-    """Say whether a condition that is not known is as good as one that does not hold."""
-    if isinstance(found, exp.Exists):
-        return True  # It is always known.
-    node = found
-    while isinstance(node.parent, exp.And | exp.Or | exp.Paren):
-        node = node.parent
-    above = node.parent
-    if not isinstance(above, exp.If) or node.arg_key != "this":
-        return isinstance(above, exp.Where)
-    # CASE x WHEN … compares with what is not known.
-    return not isinstance(above.parent, exp.Case) or above.parent.args.get("this") is None
 
 
 def above(found: exp.Expr) -> exp.Expr | None:
@@ -78,78 +81,56 @@ def above(found: exp.Expr) -> exp.Expr | None:
     return above
 
 
-def _number_of(found: exp.Expr, query: exp.Expr) -> exp.Subquery | None:
-    """Return how many rows there are for EXISTS, or of those that are equal for IN."""
-    query = query.this if isinstance(query, exp.Subquery) else query
-    if not isinstance(query, exp.Select):
+def _number_of_any(query: exp.Select) -> exp.Subquery | None:
+    """Return how many rows EXISTS has; None for a query of groups or of some of its rows."""
+    further = ("group", "having", "qualify", "limit")
+    if any(query.args.get(each) for each in further) or has_aggregates(query):
         return None
-    count = exp.Count(this=exp.Star())
-    if isinstance(found, exp.Exists):
-        further = ("group", "having", "qualify", "limit")
-        if any(query.args.get(each) for each in further) or has_aggregates(query):
-            return None
-        counted = query.copy()
-        counted.set("expressions", [count])
-        counted.set("distinct", None)
-        return exp.Subquery(this=counted)
-    if len(query.expressions) != 1:
-        return None
-    rows = named_rows(query, "penstock_in")
-    equal = exp.EQ(
-        this=exp.column("penstock_in", table="penstock_in"), expression=found.this.copy()
-    )
-    counted = exp.Select(
-        expressions=[count], from_=exp.From(this=rows), where=exp.Where(this=equal)
-    )
+    counted = query.copy()
+    counted.set("expressions", [exp.Count(this=exp.Star())])
+    counted.set("distinct", None)
     return exp.Subquery(this=counted)
 
 
-def _none_of(found: exp.In, query: exp.Expr) -> exp.Expr | None:
-    """Return that a value is NOT IN rows: there are none, or it and they are known to differ."""
-    numbers = _numbers(found, query)
-    if numbers is None:
-        return None
-    none, no_null, differ = (exp.EQ(this=number, expression=_NONE.copy()) for number in numbers)
-    value = exp.Paren(this=found.this.copy())
-    known = exp.Not(this=exp.Is(this=value, expression=exp.Null()))
-    return exp.or_(none, exp.and_(known, no_null, differ))
+def _number_of(
+    query: exp.Select, outside: set[str], *, equal_to: exp.Expr | None = None
+) -> exp.Subquery:
+    """Return how many rows a query of one column has, those alone that are a value if given.
 
-
-def _known_among(found: exp.In, query: exp.Expr) -> exp.Expr | None:
-    """Return whether a value is IN rows, NULL where that is not known."""
-    numbers = _numbers(found, query)
-    if numbers is None:
-        return None
-    rows, nulls, equal = numbers
-    unknown = exp.Is(this=exp.Paren(this=found.this.copy()), expression=exp.Null())
-    some_null = exp.GT(this=nulls, expression=_NONE.copy())
-    branches: tuple[tuple[exp.Expr, exp.Expr], ...] = (
-        (exp.EQ(this=rows, expression=_NONE.copy()), exp.false()),
-        (exp.GT(this=equal, expression=_NONE.copy()), exp.true()),
-        (exp.or_(unknown, some_null), exp.Null()),
-    )
-    ifs = [exp.If(this=condition, true=value) for condition, value in branches]
-    return exp.Case(ifs=ifs, default=exp.false())
-
-
-def _numbers(found: exp.In, query: exp.Expr) -> list[exp.Subquery] | None:
-    """Return how many rows there are, how many are NULL, and how many equal a value."""
-    equal = _number_of(found, query)
-    query = query.this if isinstance(query, exp.Subquery) else query
-    if equal is None or not isinstance(query, exp.Select):
-        return None
-    null = exp.Is(this=exp.column("penstock_in", table="penstock_in"), expression=exp.Null())
-    rows = exp.From(this=named_rows(query, "penstock_in"))
+    Where it reads the query around it, `outside`, what it equates with that stays in its own WHERE.
+    """
     count = exp.Count(this=exp.Star())
-    return [
-        exp.Subquery(this=exp.Select(expressions=[count], from_=rows)),
-        exp.Subquery(
-            this=exp.Select(
-                expressions=[count.copy()], from_=rows.copy(), where=exp.Where(this=null)
-            )
-        ),
-        equal,
-    ]
+    item = query.expressions[0].unalias()
+    plain = not any(query.args.get(each) for each in _FURTHER)
+    plain = plain and item.find(exp.AggFunc, exp.Window, exp.Query) is None
+    if plain and reads(query, outside):
+        counted, own = query.copy(), with_alias(item, query)
+        counted.set("expressions", [count])
+        counted.set("distinct", None)
+    else:
+        own = exp.column("penstock_in", table="penstock_in")
+        counted = exp.Select(
+            expressions=[count], from_=exp.From(this=named_rows(query, "penstock_in"))
+        )
+    if equal_to is not None:
+        null = isinstance(equal_to, exp.Null)
+        met = (exp.Is if null else exp.EQ)(this=exp.Paren(this=own), expression=equal_to.copy())
+        counted.where(met, copy=False)
+    return exp.Subquery(this=counted)
+
+
+def with_alias(item: exp.Expr, query: exp.Select) -> exp.Expr:
+    """Return an expression with the alias of the only input of its query before its columns."""
+    first = query.args.get("from_")
+    if first is None or query.args.get("joins"):
+        return item.copy()
+    alias = exp.to_identifier(alias_of_input(first.this), quoted=True)
+
+    def named(node: exp.Expr) -> exp.Expr:
+        alone = isinstance(node, exp.Column) and len(node.parts) == 1
+        return exp.column(node.this.copy(), table=alias.copy()) if alone else node
+
+    return item.copy().transform(named)
 
 
 def has_aggregates(query: exp.Select) -> bool:

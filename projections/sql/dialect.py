@@ -52,7 +52,10 @@ class Dialect(Protocol):
         ...
 
     def total(self, call: Call, value: str, over: str) -> str:
-        """Write SUM or AVG of a value, the same in whatever order the rows are added."""
+        """Write SUM or AVG of a value, the same in whatever order the rows are added.
+
+        Of the rows around a row also how many different values they have.
+        """
         ...
 
     divides_decimals: bool

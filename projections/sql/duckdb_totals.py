@@ -11,12 +11,15 @@ from schemas.identifiers import duckdb_name
 
 
 def total(call: Call, value: str, over: str) -> str:
-    """Write SUM or AVG of a value, the same in whatever order the rows are added."""
+    """Write SUM, AVG or COUNT of a value, the same in whatever order the rows are added."""
     word = "DISTINCT " if call.distinct else ""
+    if call.function is Function.COUNT:
+        return f"count({word}{value}){over}"
     count = f"nullif(count({word}{value}){over}, 0)"
     averaged = call.function is Function.AVG
     if call.kind in FLOATING:
-        values = f"list({word}CAST({value} AS DOUBLE)){over}"
+        # A total begins with 0: there is no zero with a sign.
+        values = f"list({word}CAST({value} AS DOUBLE) + CAST(0 AS DOUBLE)){over}"
         known = _known(values)
         added = (
             f"CASE WHEN len({known}) > 0 THEN list_reduce(list_sort({known}), "

@@ -164,7 +164,7 @@ def _check_one(script: Script, found: exp.Expr, at: int, aggregates: bool) -> No
             "IN (SELECT …) is not compiled here",
             at=at,
             fix="Write it in WHERE, joined by AND alone; or anywhere in SELECT, of rows that the "
-            "query around does not choose.",
+            "query around chooses by nothing, or by what it equates.",
         )
 
 

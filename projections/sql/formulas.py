@@ -22,6 +22,8 @@ class Take(StrEnum):
     AVG = "avg"
     MIN = "min"
     MAX = "max"
+    VARIABLE = "variable"
+    """What the last row was matched as."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +46,16 @@ class Taken:
     """Something of the match's rows so far, the row that is looked at among them.
 
     `variable` None means all rows, `column` None counts them. `failed` is a column that says where
-    the value is an error; None where it never is.
+    the value is an error; None where it never is. `passed` is how many rows behind the first, or
+    before the last one it is. `whole`: it is of all rows of a match, also in a result for each row.
     """
 
     take: Take
     variable: str | None
     column: str | None
     failed: str | None = None
+    passed: int = 0
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +113,8 @@ def family_of(formula: Formula, type_of: Callable[[str], str]) -> Family | None:
             return Family.BOOLEAN
         case Value():
             return Family.TEXT if isinstance(formula.value, str) else Family.NUMBER
+        case Taken(take=Take.VARIABLE):
+            return Family.TEXT
         case Taken(column=None) | Taken(take=Take.COUNT | Take.AVG):
             return Family.NUMBER
         case Field() | Taken():

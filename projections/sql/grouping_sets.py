@@ -7,16 +7,19 @@ In the rows of a set the expressions that are grouped by in other sets alone are
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import combinations
+from itertools import combinations, product
 from typing import Protocol
 
 from sqlglot import exp
 
+from projections.sql.aggregate_forms import grouping_number
 from projections.sql.expressions import AGGREGATES, render
 from projections.sql.outer_joins import null_of
 from projections.sql.places import Script, offset_of
+from projections.sql.windows import is_session, window_kind
 
 _MOST_SETS = 16
+_WORDS = (exp.GroupingSets, exp.Rollup, exp.Cube)
 _Set = tuple[exp.Expr, ...]
 
 
@@ -25,8 +28,7 @@ def has_sets(select: exp.Expr) -> bool:
     clause = select.args.get("group")
     if clause is None:
         return False
-    words = (exp.GroupingSets, exp.Rollup, exp.Cube)
-    return any(isinstance(each, words) for each in clause.expressions) or any(
+    return any(isinstance(each, _WORDS) for each in clause.expressions) or any(
         clause.args.get(each) for each in ("grouping_sets", "rollup", "cube")
     )
 
@@ -49,6 +51,7 @@ def queries_of_sets(
     """Return a SELECT for each set, with NULL of the expression's type where it does not group."""
     fixed, sets = _sets(script, select.args["group"], at)
     _refuse_several(script, select, at)
+    select = _with_numbers(select, (*fixed, *_flat(sets)), meanings)
     groups = [[(each, *meanings.group(each)) for each in found] for found in sets]
     nulls = {text: null_of(kind) for found in groups for _, text, kind in found}
     queries = []
@@ -77,13 +80,15 @@ def groups_in(script: Script, select: exp.Select, at: int) -> _Set:
 
 
 def _sets(script: Script, clause: exp.Expr, at: int) -> tuple[_Set, list[_Set]]:
-    """Return what every set has, and the sets of the one ROLLUP, CUBE or GROUPING SETS."""
+    """Return what every set has, and the sets of ROLLUP, CUBE and GROUPING SETS.
+
+    Of several of these each set of one goes with each set of the others.
+    """
     place = offset_of(clause, at)
     fixed: list[exp.Expr] = []
     found: list[exp.Expr] = []
     for each in clause.expressions:
-        words = (exp.GroupingSets, exp.Rollup, exp.Cube)
-        (found if isinstance(each, words) else fixed).append(each)
+        (found if isinstance(each, _WORDS) else fixed).append(each)
     behind = [
         e for word in ("grouping_sets", "rollup", "cube") for e in clause.args.get(word) or []
     ]
@@ -93,22 +98,7 @@ def _sets(script: Script, clause: exp.Expr, at: int) -> tuple[_Set, list[_Set]]:
             each = type(each)(expressions=[one.copy() for one in fixed])
             fixed = []
         found.append(each)
-    if len(found) != 1:
-        raise script.refusal(
-            "several of ROLLUP, CUBE and GROUPING SETS in one GROUP BY",
-            at=place,
-            fix="Write the sets out: GROUPING SETS ((a, b), (a), ()).",
-        )
-    (one,) = found
-    parts = tuple(map(_members, one.expressions))
-    match one:
-        case exp.Rollup():
-            sets = [_flat(parts[:count]) for count in range(len(parts), -1, -1)]
-        case exp.Cube():
-            sizes = range(len(parts), -1, -1)
-            sets = [_flat(chosen) for size in sizes for chosen in combinations(parts, size)]
-        case _:
-            sets = [*parts]
+    sets = [_flat(chosen) for chosen in product(*map(_sets_of, found))]
     if len(sets) > _MOST_SETS:
         raise script.refusal(
             f"{len(sets)} sets of groups: each is kept by itself",
@@ -116,6 +106,40 @@ def _sets(script: Script, clause: exp.Expr, at: int) -> tuple[_Set, list[_Set]]:
             fix=f"Name those that are read, {_MOST_SETS} at most: GROUPING SETS ((a, b), (a), ()).",
         )
     return tuple(fixed), sets
+
+
+def _sets_of(one: exp.Expr) -> list[_Set]:
+    """Return the sets of a ROLLUP, CUBE or GROUPING SETS; of what stands in it, too."""
+    if isinstance(one, exp.GroupingSets):
+        return [
+            found
+            for each in one.expressions
+            for found in (_sets_of(each) if isinstance(each, _WORDS) else [_members(each)])
+        ]
+    parts = tuple(map(_members, one.expressions))
+    sizes = range(len(parts), -1, -1)
+    if isinstance(one, exp.Rollup):
+        return [_flat(parts[:count]) for count in sizes]
+    return [_flat(chosen) for size in sizes for chosen in combinations(parts, size)]
+
+
+def _with_numbers(
+    select: exp.Select, groups: Sequence[exp.Expr], meanings: GroupingMeanings
+) -> exp.Select:
+    """Write GROUPING_ID() as that of all that is grouped by, in the order in which it stands."""
+    numbers = [each for each in select.find_all(exp.GroupingId) if not each.expressions]
+    if not numbers:
+        return select
+    told: dict[str, exp.Expr] = {}
+    for each in groups:
+        if window_kind(each) is not None or is_session(each):
+            continue
+        told.setdefault(meanings.group(each)[0], each)
+    changed = select.copy()
+    for found in [*changed.find_all(exp.GroupingId)]:
+        if not found.expressions and found.find_ancestor(exp.Select) is changed:
+            found.replace(grouping_number([*told.values()]))
+    return changed
 
 
 def _refuse_several(script: Script, select: exp.Select, at: int) -> None:

@@ -17,6 +17,7 @@ from projections.sql.collected_refusals import raising
 from projections.sql.column_owners import qualified
 from projections.sql.comma_joins import alias_of_input, move_conditions
 from projections.sql.inputs import source_at
+from projections.sql.match_clause import MatchClause, clause_of, columns_of_match
 from projections.sql.name_lists import is_star
 from projections.sql.natural_joins import is_natural, shared_by, without_natural_joins
 from projections.sql.outer_joins import side_of
@@ -33,9 +34,12 @@ Queries = Mapping[str, exp.Expr]
 class InputColumns:
     """Looks up what stands in FROM and JOIN."""
 
-    def __init__(self, script: Script, catalog: Catalog, *, at: int) -> None:
+    def __init__(
+        self, script: Script, catalog: Catalog, matches: Sequence[MatchClause], *, at: int
+    ) -> None:
         self._script = script
         self._catalog = catalog
+        self._matches = matches
         self._at = at
 
     def owned(self, select: exp.Select, named: Queries) -> exp.Select:
@@ -114,6 +118,10 @@ class InputColumns:
         if _names_behind(item):
             return _names_behind(item)
         inner = self.inner(item, named)
+        clause = None if inner is None else clause_of(inner[0], self._matches)
+        if inner is not None and clause is not None:
+            rows = inner[0].args["from_"].this
+            return columns_of_match(clause, self._visible(rows, inner[1], fixed=fixed))
         if inner is not None:
             query = self._without_stars(*inner, fixed=fixed)
             return self._of_pivot(item, query) if item.args.get("pivots") else _given(query)

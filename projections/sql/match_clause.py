@@ -9,18 +9,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from enum import StrEnum
 
 from sqlglot import exp
 from sqlglot.tokens import Token, TokenType
 
-from projections.sql.arguments import read_query
 from projections.sql.durations import FORM as DURATION
 from projections.sql.durations import duration_of
+from projections.sql.match_expressions import read_expression
 from projections.sql.patterns import FORM as PATTERN_FORM
-from projections.sql.patterns import Pattern, parse_pattern, variables
+from projections.sql.patterns import (
+    MatchSkip,
+    Pattern,
+    always_has,
+    parse_pattern,
+    variables,
+)
 from projections.sql.places import Script, nearest, offset_of
-from projections.sql.tokens import between_commas, closing
+from projections.sql.tokens import between_commas, closing, made_like
 
 FORM = (
     "FROM STREAM x MATCH_RECOGNIZE (PARTITION BY key ORDER BY occurred_at MEASURES … AS name, … "
@@ -29,6 +34,9 @@ FORM = (
 )
 _WORD = "MATCH_RECOGNIZE"
 _PLACE = "__match_"
+_EACH_ROW = "ALL ROWS PER MATCH"
+_OF_NO_ROWS = ("", " SHOW EMPTY MATCHES", " OMIT EMPTY MATCHES")
+_NAMING = (MatchSkip.TO_FIRST, MatchSkip.TO_LAST)
 _STARTS = {
     ("PARTITION BY",): "PARTITION BY",
     ("ORDER BY",): "ORDER BY",
@@ -43,13 +51,6 @@ _STARTS = {
 }
 
 
-class MatchSkip(StrEnum):
-    """Where the search goes on after a match."""
-
-    PAST_LAST_ROW = "past last row"
-    TO_NEXT_ROW = "to next row"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Named:
     """An expression with a name: a measure, or a variable's condition."""
@@ -61,12 +62,17 @@ class Named:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchClause:
-    """What stands in the brackets of MATCH_RECOGNIZE. `within` bounds last minus first row."""
+    """What stands in the brackets of MATCH_RECOGNIZE. `within` bounds last minus first row.
+
+    `skip_to` is the variable that `skip` names, `each_row` whether it is ALL ROWS PER MATCH.
+    """
 
     partition: tuple[exp.Expr, ...]
     order: exp.Expr
     measures: tuple[Named, ...]
     skip: MatchSkip
+    skip_to: str | None
+    each_row: bool
     pattern: Pattern
     within: timedelta | None
     defines: tuple[Named, ...]
@@ -90,12 +96,12 @@ def without_matches(script: Script, body: list[Token]) -> tuple[list[Token], lis
         clauses.append(_clause(script, body[place], body[place + 2 : end]))
         like = body[place]
         made = [
-            _made(TokenType.L_PAREN, "(", like),
-            _made(TokenType.SELECT, "SELECT", like),
-            _made(TokenType.VAR, f"{_PLACE}{len(clauses) - 1}", like),
-            _made(TokenType.FROM, "FROM", like),
+            made_like(like, TokenType.L_PAREN, "("),
+            made_like(like, TokenType.SELECT, "SELECT"),
+            made_like(like, TokenType.VAR, f"{_PLACE}{len(clauses) - 1}"),
+            made_like(like, TokenType.FROM, "FROM"),
         ]
-        closing = _made(TokenType.R_PAREN, ")", body[end])
+        closing = made_like(body[end], TokenType.R_PAREN, ")")
         body = [*body[:begin], *made, *body[begin:place], closing, *body[end + 1 :]]
 
 
@@ -106,6 +112,16 @@ def clause_of(query: exp.Expr, clauses: Sequence[MatchClause]) -> MatchClause | 
     name = query.expressions[0].name
     number = name.removeprefix(_PLACE)
     return clauses[int(number)] if name.startswith(_PLACE) and number.isdigit() else None
+
+
+def columns_of_match(clause: MatchClause, rows: Sequence[str] | None) -> list[str] | None:
+    """Return the names that a clause gives, over rows with these columns; None if not known."""
+    partition = [each.name for each in clause.partition]
+    named = [*partition, *(each.name for each in clause.measures)]
+    if not clause.each_row:
+        return named
+    known = {each.lower() for each in named}
+    return None if rows is None else [*named, *(e for e in rows if e.lower() not in known)]
 
 
 def refuse_further(script: Script, query: exp.Expr, clause: MatchClause) -> None:
@@ -119,10 +135,6 @@ def refuse_further(script: Script, query: exp.Expr, clause: MatchClause) -> None
             "x.occurred_at FROM STREAM x LATERAL VIEW explode(x.lines) t AS line) q "
             "MATCH_RECOGNIZE (…).",
         )
-
-
-def _made(kind: TokenType, text: str, like: Token) -> Token:
-    return Token(kind, text, like.line, like.col, like.start, like.end, [])
 
 
 def _closing(script: Script, body: Sequence[Token], opening: int) -> int:
@@ -146,18 +158,13 @@ def _source_of(script: Script, body: Sequence[Token], place: int) -> int:
 def _clause(script: Script, word: Token, tokens: Sequence[Token]) -> MatchClause:
     at = int(word.start)
     parts = _parts(script, at, tokens)
+    each_row = _is_of_each_row(script, parts.get("ROWS", []))
     for needed in ("ORDER BY", "MEASURES", "PATTERN", "DEFINE"):
-        if not parts.get(needed):
+        if not parts.get(needed) and not (needed == "MEASURES" and each_row):
             raise script.refusal(f"{_WORD} without {needed}", at=at, fix=FORM)
     if "SUBSET" in parts:
         raise script.refusal(
             "SUBSET is not compiled", at=at, fix="Aggregate over each variable, and add them up."
-        )
-    if parts.get("ROWS") and _text(parts["ROWS"]) != "ONE ROW PER MATCH":
-        raise script.refusal(
-            f"{_text(parts['ROWS'])} is not compiled",
-            at=int(parts["ROWS"][0].start),
-            fix="Write ONE ROW PER MATCH, and join the rows by key and time.",
         )
     pattern = parts["PATTERN"]
     if len(pattern) < 3 or pattern[0].text != "(" or pattern[-1].text != ")":
@@ -167,14 +174,19 @@ def _clause(script: Script, word: Token, tokens: Sequence[Token]) -> MatchClause
         raise script.refusal(
             "rows are matched in the order of one time", at=int(order[0].start), fix=FORM
         )
+    time = read_expression(script, _ascending(script, order))
+    read = parse_pattern(script, pattern[1:-1])
+    skip, skip_to = _skip(script, parts.get("AFTER", []), read)
     return MatchClause(
         partition=tuple(
-            _expression(script, each) for each in _split(parts.get("PARTITION BY", []))
+            read_expression(script, each) for each in _split(parts.get("PARTITION BY", []))
         ),
-        order=_expression(script, _ascending(script, order)),
-        measures=tuple(_measure(script, each) for each in _split(parts["MEASURES"])),
-        skip=_skip(script, parts.get("AFTER", [])),
-        pattern=parse_pattern(script, pattern[1:-1]),
+        order=time,
+        measures=tuple(_measure(script, each, time) for each in _split(parts.get("MEASURES", []))),
+        skip=skip,
+        skip_to=skip_to,
+        each_row=each_row,
+        pattern=read,
         within=_within(script, parts.get("WITHIN", [])),
         defines=tuple(_define(script, each) for each in _split(parts["DEFINE"])),
         at=at,
@@ -217,22 +229,17 @@ def _text(tokens: Sequence[Token]) -> str:
     return " ".join(token.text.upper() for token in tokens)
 
 
-def _expression(script: Script, tokens: Sequence[Token]) -> exp.Expr:
-    for place, token in enumerate(tokens[:-1]):
-        opens = tokens[place + 1].text == "("
-        if token.text.upper() in ("FIRST", "LAST") and opens:
-            inside = tokens[place + 2 : _closing(script, tokens, place + 1)]
-            if len(_split(inside)) > 1:
-                raise script.refusal(
-                    f"{token.text.upper()} takes one expression",
-                    at=int(token.start),
-                    fix="Use the first or the last row of a variable.",
-                )
-    select = _made(TokenType.SELECT, "SELECT", tokens[0])
-    query = read_query(script, [select, *tokens])
-    found: exp.Expr = query.expressions[0]
-    found.meta.setdefault("start", int(tokens[0].start))
-    return found
+def _is_of_each_row(script: Script, tokens: Sequence[Token]) -> bool:
+    """Say whether the rows of a match are results. Patterns that fit no row are refused."""
+    said = _text(tokens)
+    known = ("", "ONE ROW PER MATCH", *(f"{_EACH_ROW}{more}" for more in _OF_NO_ROWS))
+    if said not in known:
+        raise script.refusal(
+            f"{said} is not compiled",
+            at=int(tokens[0].start),
+            fix="Write ONE ROW PER MATCH, or ALL ROWS PER MATCH.",
+        )
+    return said.startswith(_EACH_ROW)
 
 
 def _ascending(script: Script, tokens: list[Token]) -> list[Token]:
@@ -245,11 +252,12 @@ def _ascending(script: Script, tokens: list[Token]) -> list[Token]:
     return tokens[:-1] if tokens[-1].text.upper() == "ASC" else tokens
 
 
-def _measure(script: Script, tokens: list[Token]) -> Named:
+def _measure(script: Script, tokens: list[Token], time: exp.Expr) -> Named:
     at = int(tokens[0].start)
     if len(tokens) < 3 or tokens[-2].token_type is not TokenType.ALIAS:
         raise script.refusal("a measure without a name", at=at, fix="Name it: LAST(A.x) AS last_x.")
-    return Named(name=str(tokens[-1].text), expression=_expression(script, tokens[:-2]), at=at)
+    value = read_expression(script, tokens[:-2], time=time, final=True)
+    return Named(name=str(tokens[-1].text), expression=value, at=at)
 
 
 def _define(script: Script, tokens: list[Token]) -> Named:
@@ -259,26 +267,39 @@ def _define(script: Script, tokens: list[Token]) -> Named:
             "a variable without a condition", at=at, fix="Write DEFINE A AS condition, …."
         )
     return Named(
-        name=str(tokens[0].text).upper(), expression=_expression(script, tokens[2:]), at=at
+        name=str(tokens[0].text).upper(), expression=read_expression(script, tokens[2:]), at=at
     )
 
 
-def _skip(script: Script, tokens: Sequence[Token]) -> MatchSkip:
+def _skip(
+    script: Script, tokens: Sequence[Token], pattern: Pattern
+) -> tuple[MatchSkip, str | None]:
+    """Read where the search goes on after a match."""
     said = _text(tokens).removeprefix("AFTER MATCH SKIP ")
     known = {each.upper(): each for each in MatchSkip} | {"": MatchSkip.PAST_LAST_ROW}
-    if said not in known:
-        raise script.refusal(
-            f"{_text(tokens)} is not compiled",
-            at=int(tokens[0].start),
-            fix="Write AFTER MATCH SKIP PAST LAST ROW, or AFTER MATCH SKIP TO NEXT ROW.",
-        )
-    return known[said]
+    if said in known and known[said] not in _NAMING:
+        return known[said], None
+    words = said.split()
+    to = MatchSkip.TO_FIRST if words[1:2] == ["FIRST"] else MatchSkip.TO_LAST
+    name = words[-1]
+    if words[:1] != ["TO"] or len(words) != (3 if words[1:2] in (["FIRST"], ["LAST"]) else 2):
+        reason = f"{_text(tokens)} is not compiled"
+    elif not always_has(pattern, name):
+        reason = f"SKIP {said}: not every match has a {name}{nearest(name, variables(pattern))}"
+    else:
+        return to, name
+    raise script.refusal(
+        reason,
+        at=int(tokens[0].start),
+        fix="Write AFTER MATCH SKIP PAST LAST ROW, TO NEXT ROW, or TO [FIRST | LAST] a variable "
+        "that each match has.",
+    )
 
 
 def _within(script: Script, tokens: Sequence[Token]) -> timedelta | None:
     if not tokens:
         return None
-    node = _expression(script, tokens)
+    node = read_expression(script, tokens)
     length = duration_of(node)
     if not length:
         raise script.refusal(

@@ -22,9 +22,8 @@ _ORDER = {"_time": _MOMENT, "_seq_hi": _PLACE, "_seq_lo": _PLACE}
 
 def matcher_name(node: Match) -> str:
     """Return the name under which an engine finds the matcher of a node."""
-    said = repr(
-        (node.pattern, node.conditions, node.within_us, node.overlapping, node.picks, node.time)
-    )
+    search = node.pattern, node.conditions, node.within_us, node.skip, node.skip_to
+    said = repr((*search, node.each_row, node.picks, node.time))
     known = repr([(each.name, each.type) for each in node.input.columns])
     return f"penstock_match_{hashlib.sha256((said + known).encode()).hexdigest()[:16]}"
 

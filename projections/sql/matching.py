@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
 
 from sqlglot import exp
 
@@ -27,14 +26,24 @@ from projections.sql.formulas import (
     family_of,
 )
 from projections.sql.match_arguments import tried
-from projections.sql.match_clause import MatchClause, MatchSkip, Named, check_variables
+from projections.sql.match_clause import MatchClause, Named, check_variables
+from projections.sql.match_expressions import (
+    INSIDE,
+    NEIGHBOURS,
+    SIGNS,
+    TAKES,
+    WHOLE,
+    Classifier,
+    asked_unless,
+    is_neighbour,
+    number_of,
+)
 from projections.sql.patterns import variables
 from projections.sql.places import offset_of
 from projections.sql.resolving import Names
 from projections.sql.tree import (
     Call,
     Computed,
-    Function,
     Map,
     Match,
     Node,
@@ -43,45 +52,16 @@ from projections.sql.tree import (
     column,
     passed,
 )
+from projections.sql.type_names import normal
 
 _AT = "__at"
-_TAKES: dict[type[exp.Expr], Take] = {
-    exp.First: Take.FIRST,
-    exp.Last: Take.LAST,
-    exp.Count: Take.COUNT,
-    exp.Sum: Take.SUM,
-    exp.Avg: Take.AVG,
-    exp.Min: Take.MIN,
-    exp.Max: Take.MAX,
-}
-_NEIGHBOURS = {"PREV": Function.LAG, "NEXT": Function.LEAD}
-_SIGNS: dict[type[exp.Expr], str] = {
-    exp.And: "and",
-    exp.Or: "or",
-    exp.Not: "not",
-    exp.EQ: "=",
-    exp.NEQ: "<>",
-    exp.GT: ">",
-    exp.GTE: ">=",
-    exp.LT: "<",
-    exp.LTE: "<=",
-    exp.NullSafeEQ: "<=>",
-    exp.Add: "+",
-    exp.Sub: "-",
-    exp.Mul: "*",
-    exp.Div: "/",
-    exp.Neg: "neg",
-    exp.Abs: "abs",
-    exp.Coalesce: "coalesce",
-}
-_INSIDE = (
-    "Over several rows of a match there are comparisons, + - * /, AND, OR, NOT, IS NULL, BETWEEN, "
-    "coalesce and abs; compute anything else in a subquery, or from one row alone."
-)
 
 
 def matched(names: Names, clause: MatchClause, node: Node) -> Map:
-    """Return partition and measures of each match in the rows of `node`."""
+    """Return partition and measures of each match in the rows of `node`, or of each of its rows.
+
+    Beside a row of a match stand its own columns.
+    """
     return _Reader(names=names, clause=clause).results(node)
 
 
@@ -103,6 +83,8 @@ class _Reader:
         time = self._time()
         conditions = tuple((each.name, self._truth(each)) for each in self.clause.defines)
         measures = [self._measure(each.name, each.expression) for each in self.clause.measures]
+        if self.clause.each_row:
+            measures += self._of_row(partition, measures)
         known = exp.Not(this=exp.Is(this=time.expression.copy(), expression=exp.Null()))
         node = Map(
             input=node, outputs=(*passed(node.columns), time, *self.arguments), where=(known,)
@@ -124,11 +106,26 @@ class _Reader:
             pattern=self.clause.pattern,
             conditions=conditions,
             within_us=None if self.clause.within is None else in_us(self.clause.within),
-            overlapping=self.clause.skip is MatchSkip.TO_NEXT_ROW,
+            skip=self.clause.skip,
+            skip_to=self.clause.skip_to,
+            each_row=self.clause.each_row,
             picks=tuple(self.picks.values()),
         )
         own = [Computed(name=p.name, expression=column(p.name), type=p.type) for p in partition]
         return Map(input=node, outputs=(*own, *measures))
+
+    def _of_row(
+        self, partition: Sequence[Computed], measures: Sequence[Computed]
+    ) -> list[Computed]:
+        """Return the columns of a row of a match that no measure has the name of."""
+        (source,) = self.names.scope.sources
+        named = {each.name.lower() for each in (*partition, *measures)}
+        # What it is called may not be what it is stored as.
+        return [
+            self._measure(each.name if each.name.lower() == name else name, exp.column(name))
+            for name, each in source.columns.items()
+            if name not in named and has_simple_type(normal(each.type))
+        ]
 
     def _partition(self, node: exp.Expr) -> Computed:
         if not isinstance(node, exp.Column):
@@ -162,7 +159,7 @@ class _Reader:
         `unless` is true of the row, the expression is not asked.
         """
         at = offset_of(node, self.clause.at)
-        flat = self._flat(_asked(node, unless), own)
+        flat = self._flat(asked_unless(node, unless), own)
         value, failed = tried(flat, self.names.type_of, self.failing)
         return self._kept(value, at), None if failed is None else self._kept(failed, at)
 
@@ -178,12 +175,12 @@ class _Reader:
             return found
 
         def inner(found: exp.Expr) -> exp.Expr:
-            return exp.Paren(this=found.expressions[0]) if _is_neighbour(found) else found
+            return exp.Paren(this=found.expressions[0]) if is_neighbour(found) else found
 
         plain = node.copy().transform(alone)
         check(self.names.script, plain.copy().transform(inner), at=at, aggregates=False)
         flat = self.names.flat(self.names.scope.resolve(plain))
-        return flat.transform(lambda f: self._neighbour(f, at) if _is_neighbour(f) else f)
+        return flat.transform(lambda f: self._neighbour(f, at) if is_neighbour(f) else f)
 
     def _kept(self, flat: exp.Expr, at: int) -> str:
         """Return the column that an expression over one row is."""
@@ -226,7 +223,7 @@ class _Reader:
             self.arguments.append(argument)
             self.neighbours[text] = Call(
                 name=f"__o{len(self.neighbours)}",
-                function=_NEIGHBOURS[found.name.upper()],
+                function=NEIGHBOURS[found.name.upper()],
                 argument=argument.name,
                 kind=argument.type,
                 type=argument.type,
@@ -265,12 +262,12 @@ class _Reader:
         if isinstance(node, exp.Boolean):
             return Value(bool(node.this))
         if isinstance(node, exp.Literal):
-            return Value(node.name if node.is_string else _number(node.name))
+            return Value(node.name if node.is_string else number_of(node.name))
         if isinstance(node, exp.Interval) and (length := duration_of(node)):
             return FormulaOperation("length", (Value(in_us(length)),))
         if not self._refers(node, own):
             return Field(*self._row(node, own, unless))
-        if isinstance(node, (exp.Column, *_TAKES)):
+        if isinstance(node, (exp.Column, *TAKES)):
             return self._taken(node)
         return self._operation(node, own, unless)
 
@@ -283,12 +280,12 @@ class _Reader:
             return FormulaOperation("and", both)
         if isinstance(node, exp.Is) and isinstance(node.expression, exp.Null):
             return FormulaOperation("is null", (self._condition(node.this, own, unless),))
-        sign = _SIGNS.get(type(node))
+        sign = SIGNS.get(type(node))
         if sign is None:
             raise self.names.script.refusal(
                 f"{type(node).__name__.upper()} is not computed over several rows of a match",
                 at=offset_of(node, self.clause.at),
-                fix=_INSIDE,
+                fix=INSIDE,
             )
         parts = [node.this, *filter(None, [node.args.get("expression")])]
         if isinstance(node, exp.Coalesce):
@@ -327,9 +324,12 @@ class _Reader:
     def _taken(self, node: exp.Expr) -> Taken:
         """Read FIRST, LAST, an aggregate, or a variable's column, which is that of its last row."""
         at = offset_of(node, self.clause.at)
+        whole = bool(node.meta.get(WHOLE))
         if isinstance(node, exp.Column):
             variable = self._variable(node)
             return Taken(Take.LAST, variable, *self._row(node, variable))
+        if isinstance(node, Classifier):
+            return Taken(Take.VARIABLE, None, None, whole=whole)
         inner = node.this
         used = {self._variable(found) for found in inner.find_all(exp.Column)} - {None}
         if isinstance(inner, exp.Distinct) or len(used) > 1 or self._nested(inner):
@@ -340,15 +340,30 @@ class _Reader:
             )
         variable = next(iter(used), None)
         if isinstance(inner, exp.Star) or isinstance(getattr(inner, "this", None), exp.Star):
-            return Taken(Take.COUNT, variable, None)
-        return Taken(_TAKES[type(node)], variable, *self._row(inner, variable))
+            return Taken(Take.COUNT, variable, None, whole=whole)
+        value, failed = self._row(inner, variable)
+        passed = self._passed(node, at)
+        return Taken(TAKES[type(node)], variable, value, failed, passed=passed, whole=whole)
+
+    def _passed(self, node: exp.Expr, at: int) -> int:
+        """Return how many rows FIRST(x, n) and LAST(x, n) pass over."""
+        passed = node.args.get("expression")
+        if passed is None:
+            return 0
+        if not isinstance(passed, exp.Literal) or not passed.is_int:
+            raise self.names.script.refusal(
+                f"{node.key.upper()} takes an expression and a number of rows",
+                at=at,
+                fix="Write LAST(A.x), or LAST(A.x, 1) for the row of A before the last one.",
+            )
+        return int(passed.name)
 
     def _nested(self, inner: exp.Expr) -> bool:
         return any(isinstance(found, exp.AggFunc) for found in inner.walk())
 
     def _measure(self, name: str, node: exp.Expr) -> Computed:
         def replaced(found: exp.Expr) -> exp.Expr:
-            if not isinstance(found, (exp.Column, *_TAKES)):
+            if not isinstance(found, (exp.Column, *TAKES)):
                 return found
             taken = self._taken(found)
             if taken not in self.picks:
@@ -361,7 +376,7 @@ class _Reader:
 
     def _pick(self, taken: Taken, at: int) -> Pick:
         name = f"__m{len(self.picks)}"
-        kind, made = "", "BIGINT"
+        kind, made = "", "STRING" if taken.take is Take.VARIABLE else "BIGINT"
         if taken.column is not None:
             value = column(taken.column)
             kind = made = self.names.type_of(value)
@@ -373,22 +388,3 @@ class _Reader:
         self._simple(made, at)
         self.names.knows(name, made)
         return Pick(name=name, taken=taken, kind=kind, type=made)
-
-
-def _asked(node: exp.Expr, unless: Sequence[exp.Expr]) -> exp.Expr:
-    """Return an expression that is computed where none of some conditions is true."""
-    if not unless or isinstance(node, exp.Column):
-        return node.copy()
-    decided = [exp.If(this=each.copy(), true=exp.Null()) for each in unless]
-    return exp.Case(ifs=decided, default=node.copy())
-
-
-def _is_neighbour(found: exp.Expr) -> bool:
-    return isinstance(found, exp.Anonymous) and found.name.upper() in _NEIGHBOURS
-
-
-def _number(text: str) -> int | Decimal | float:
-    """Return the value of a literal: of the type that Spark gives it."""
-    if text.isdigit():
-        return int(text)
-    return float(text) if "e" in text.lower() else Decimal(text)

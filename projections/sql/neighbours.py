@@ -1,4 +1,4 @@
-"""The last argument of LAG and LEAD: what a row has that has no such neighbour."""
+"""Values of rows near a row: the default of LAG and LEAD, and what one row of a partition has."""
 
 from __future__ import annotations
 
@@ -30,6 +30,35 @@ def neighbour_default(names: Names, found: exp.Expr) -> tuple[str, exp.Expr | No
             "and write COALESCE(…) around OVER, which replaces NULL of a neighbour too.",
         )
     return kind, converted(names, default, kind)
+
+
+def of_whole_partition(window: exp.Expr) -> exp.Expr:
+    """Write MAX_BY(x, y) OVER (PARTITION BY k) as the value of the last row by y.
+
+    MIN_BY is that of the first one, ANY_VALUE that of the newest. Any other call is left as it is.
+    """
+    found, only = window.this, None
+    if isinstance(found, exp.Filter):
+        found, only = found.this, found.expression.this
+    kinds = (exp.ArgMax, exp.ArgMin, exp.AnyValue)
+    ordered = window.args.get("order") is not None or window.args.get("spec") is not None
+    if not isinstance(found, kinds) or ordered or found.args.get("count") is not None:
+        return window
+    any_of = isinstance(found, exp.AnyValue)
+    by = exp.Literal.number(1) if any_of else found.expression.copy()
+    if only is not None:
+        by = exp.Case(ifs=[exp.If(this=only.copy(), true=by)])
+    last = not isinstance(found, exp.ArgMin)
+    known = exp.Not(this=exp.Is(this=exp.Paren(this=by.copy()), expression=exp.Null()))
+    value = exp.Case(ifs=[exp.If(this=known, true=found.this.copy())])
+    made = window.copy()
+    made.set("this", (exp.LastValue if last else exp.FirstValue)(this=value))
+    by_value = exp.Ordered(this=by, desc=False, nulls_first=last)
+    made.set("order", exp.Order(expressions=[by_value]))
+    bounds = {"start": "UNBOUNDED", "start_side": "PRECEDING"}
+    bounds |= {"end": "UNBOUNDED", "end_side": "FOLLOWING"}
+    made.set("spec", exp.WindowSpec(kind="ROWS", **bounds))
+    return made
 
 
 def converted(names: Names, node: exp.Expr, kind: str) -> exp.Expr:

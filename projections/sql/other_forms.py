@@ -218,6 +218,13 @@ def _if(node: exp.Expr) -> exp.Expr | None:
     return exp.If(this=condition, true=yes, false=no)
 
 
+def _or_else(node: exp.Expr) -> exp.Expr | None:
+    """Read ISNULL(x, y), which has a value in the place of NULL."""
+    if len(node.expressions) != 2:
+        return None
+    return exp.Coalesce(this=node.expressions[0], expressions=node.expressions[1:])
+
+
 def _of_json(node: exp.Expr) -> exp.Expr | None:
     """Write a -> 'b' ->> 'c' as one path."""
     if "scalar_only" not in node.args:
@@ -280,6 +287,7 @@ _NAMED: Mapping[str, Form] = {
     **aggregate_forms.NAMED,
     "TIME_BUCKET": _binned,
     "IFF": _if,
+    "ISNULL": _or_else,
     "EXTRACTJSONFIELD": _json_value,
     "JSON_VALUE": _json_value,
     "TIMESTAMPADD": _by_unit,

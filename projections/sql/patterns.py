@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from itertools import permutations
 
 from sqlglot.tokens import Token, TokenType
 
@@ -12,7 +14,9 @@ from projections.sql.tokens import TokenCursor
 
 MOST_REPEATED = 100
 """So often a part may be said to be repeated; each repetition is a step of the matcher."""
-FORM = "PATTERN (A B+ (C | D){1,3} E?), each letter a variable of DEFINE or any row"
+MOST_PERMUTED = 5
+"""So many parts PERMUTE takes: n of them follow each other in n! ways."""
+FORM = "PATTERN (A B+ (C | D){1,3} E? PERMUTE(F, G)), each letter a variable of DEFINE or any row"
 _QUANTIFIERS = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 
 
@@ -53,6 +57,15 @@ class Repeated:
 Pattern = Variable | Sequel | Choice | Repeated
 
 
+class MatchSkip(StrEnum):
+    """Where the search goes on after a match; the last two name a variable of the match."""
+
+    PAST_LAST_ROW = "past last row"
+    TO_NEXT_ROW = "to next row"
+    TO_FIRST = "to first"
+    TO_LAST = "to last"
+
+
 def variables(pattern: Pattern) -> tuple[str, ...]:
     """Return the variables of a pattern, each once, in the order in which they stand there."""
     match pattern:
@@ -78,6 +91,19 @@ def can_be_empty(pattern: Pattern) -> bool:
             return any(map(can_be_empty, pattern.parts))
 
 
+def always_has(pattern: Pattern, variable: str) -> bool:
+    """Say whether each match has a row that is this variable."""
+    match pattern:
+        case Variable():
+            return pattern.name == variable
+        case Repeated():
+            return pattern.least > 0 and always_has(pattern.part, variable)
+        case Sequel():
+            return any(always_has(part, variable) for part in pattern.parts)
+        case Choice():
+            return all(always_has(part, variable) for part in pattern.parts)
+
+
 def parse_pattern(script: Script, tokens: Sequence[Token]) -> Pattern:
     """Read the tokens between the brackets of PATTERN. Raises `InvalidRequest` at a wrong one."""
     cursor = TokenCursor(script, tokens, form=FORM)
@@ -101,14 +127,17 @@ def _choice(cursor: TokenCursor) -> Pattern:
 
 def _sequel(cursor: TokenCursor) -> Pattern:
     parts = [_repeated(cursor)]
-    while cursor.rest and cursor.rest[0].text not in ("|", ")"):
+    while cursor.rest and cursor.rest[0].text not in ("|", ")", ","):
         parts.append(_repeated(cursor))
     return parts[0] if len(parts) == 1 else Sequel(tuple(parts))
 
 
 def _repeated(cursor: TokenCursor) -> Pattern:
     at = cursor.at
-    if cursor.take("("):
+    words = [token.text.upper() for token in cursor.rest[:2]]
+    if words == ["PERMUTE", "("]:
+        part = _permuted(cursor)
+    elif cursor.take("("):
         part = _choice(cursor)
         cursor.expect(")")
     else:
@@ -127,6 +156,25 @@ def _repeated(cursor: TokenCursor) -> Pattern:
             "what may match no row at all is repeated", at=at, fix="Let it need at least one row."
         )
     return Repeated(part, least, most, reluctant=cursor.take("?"))
+
+
+def _permuted(cursor: TokenCursor) -> Pattern:
+    """Read PERMUTE(A, B): its parts in any order, the one in which they are written before all."""
+    at = cursor.at
+    cursor.take("PERMUTE")
+    cursor.take("(")
+    parts = [_choice(cursor)]
+    while cursor.take(","):
+        parts.append(_choice(cursor))
+    cursor.expect(")")
+    if len(parts) > MOST_PERMUTED:
+        raise cursor.script.refusal(
+            f"PERMUTE of {len(parts)} parts: they follow each other in too many ways",
+            at=at,
+            fix=f"Permute {MOST_PERMUTED} parts at most.",
+        )
+    ways = [Sequel(each) for each in permutations(parts)]
+    return parts[0] if len(parts) == 1 else Choice(tuple(ways))
 
 
 def _bounds(cursor: TokenCursor) -> tuple[int, int | None]:

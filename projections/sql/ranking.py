@@ -10,7 +10,7 @@ from projections.sql.calls import Called, aggregate_of
 from projections.sql.decimals import FLOATING
 from projections.sql.expressions import AGGREGATES, check, render, same_text
 from projections.sql.frames import ALL_ROWS, FRAMES, SO_FAR, framed
-from projections.sql.neighbours import converted, neighbour_default
+from projections.sql.neighbours import converted, neighbour_default, of_whole_partition
 from projections.sql.places import offset_of
 from projections.sql.query import Output
 from projections.sql.resolving import Names
@@ -53,11 +53,13 @@ _OF_PEERS = (
 )
 _FRAMED = (Function.FIRST_VALUE, *_OF_PEERS)
 _OF_KNOWN = {other: known for known, other in KNOWN.items()}
+_LISTED = (Function.VALUES, Function.LIST)
 _OF_GROUPS = (Function.MAX_BY, Function.MIN_BY, Function.MODE)
 _FUNCTIONS = (
-    "Before OVER there are COUNT, SUM, AVG, MIN, MAX, COUNT_IF, BOOL_AND and BOOL_OR without "
-    "DISTINCT, ROW_NUMBER, RANK, DENSE_RANK, NTILE, PERCENT_RANK, CUME_DIST, LAG, LEAD, NTH_VALUE, "
-    "FIRST_VALUE and LAST_VALUE, these five with IGNORE NULLS as well."
+    "Before OVER there are COUNT, SUM, AVG, MIN, MAX, COUNT_IF, BOOL_AND, BOOL_OR, COUNT(DISTINCT "
+    "x), over whole partitions MAX_BY, MIN_BY and ANY_VALUE, ROW_NUMBER, RANK, DENSE_RANK, NTILE, "
+    "PERCENT_RANK, CUME_DIST, LAG, LEAD, NTH_VALUE, FIRST_VALUE and LAST_VALUE, these five with "
+    "IGNORE NULLS as well."
 )
 
 
@@ -129,6 +131,7 @@ class Windows:
             # It says what is so without it.
             window = window.copy()
             window.set("this", window.this.this)
+        window = of_whole_partition(window)
         text = render(window)
         if text not in self._results:
             self._check_parts(window)
@@ -158,8 +161,15 @@ class Windows:
         kind = type(found)
         if isinstance(found, (exp.Filter, *AGGREGATES)):
             called = aggregate_of(names, found)
-            if called.distinct:
-                raise self._refusal(found, "DISTINCT before OVER is not compiled", fix=_FUNCTIONS)
+            told = called.function in _LISTED or called.kind not in ("", *FLOATING)
+            if called.distinct and not (called.function in (*_LISTED, Function.COUNT) and told):
+                raise self._refusal(
+                    found,
+                    f"{called.function.upper()} of distinct values before OVER is not compiled",
+                    fix="COUNT(DISTINCT x) OVER (PARTITION BY k) is, of any x but floating-point "
+                    "numbers. Compute others in a query of their own: JOIN (SELECT k, SUM(DISTINCT "
+                    "x) AS total FROM t GROUP BY k) q ON q.k = t.k.",
+                )
             if called.order:
                 raise self._refusal(
                     found,
@@ -170,8 +180,9 @@ class Windows:
                 raise self._refusal(
                     found,
                     f"{called.function.upper()} before OVER is not compiled",
-                    fix="Order the rows by it: FIRST_VALUE(x) OVER (PARTITION BY k ORDER BY y "
-                    "DESC).",
+                    fix="MAX_BY(x, y) OVER (PARTITION BY k) is, without ORDER BY and a frame; MODE "
+                    "is one of groups: JOIN (SELECT k, MODE(x) AS m FROM t GROUP BY k) q ON q.k = "
+                    "t.k.",
                 )
             return called
         if kind in _RANKS:
@@ -184,7 +195,10 @@ class Windows:
         found = found.this if known else found
         kind = type(found)
         if kind not in _NEIGHBOURS:
-            word = f"{found.key.upper()}{' IGNORE NULLS' if known else ''}"
+            word = found.name.upper() if isinstance(found, exp.Anonymous) else found.key.upper()
+            if isinstance(found, exp.AggFunc):
+                word = found.sql_name()
+            word += " IGNORE NULLS" if known else ""
             raise self._refusal(found, f"{word} before OVER is not compiled", fix=_FUNCTIONS)
         function = _NEIGHBOURS[kind]
         offset = found.args.get("offset")

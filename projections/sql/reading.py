@@ -90,7 +90,7 @@ def read_tree(decl: ProjectionDecl, catalog: Catalog) -> Newest:
         catalog=catalog,
         at=decl.offset,
         matches=decl.matches,
-        inputs=InputColumns(decl.script, catalog, at=decl.offset),
+        inputs=InputColumns(decl.script, catalog, decl.matches, at=decl.offset),
     )
     # What it refuses may be deployed: a text that is only read is refused nothing here.
     node = reader.query(with_named_windows(decl.script, with_days(decl.query.copy())), {})
@@ -165,7 +165,7 @@ class _Reader:
         if by_name:
             second = in_order_of(self.script, second, first, offset_of(node.expression, self.at))
         at = offset_of(node.expression, self.at)
-        return first, matching(self.script, second, first, word_of(node), at)
+        return matching(self.script, first, second, word_of(node), at)
 
     def _select(self, select: exp.Select, named: Mapping[str, exp.Expr]) -> Node:
         at = offset_of(select, self.at)

@@ -64,6 +64,18 @@ def _said(found: exp.Expr) -> tuple[str, str] | None:
             "Write FROM t UNPIVOT (amount FOR region IN (north, south AS 's')), or UNPIVOT ((a, b) "
             "FOR pair IN ((a1, b1) AS first, (a2, b2) AS second)).",
         )
+    if isinstance(found, exp.Cast) and (found.args.get("format") or found.args.get("default")):
+        return (
+            "CAST takes a value and a type alone",
+            "Read a format by to_timestamp(x, 'yyyy-MM-dd') or to_date, write one by date_format; "
+            "TRY_CAST is NULL for what it cannot read.",
+        )
+    if isinstance(found, exp.WithinGroup):
+        return (
+            "WITHIN GROUP is of PERCENTILE_CONT, in ascending order of PERCENTILE_DISC, MODE",
+            "Write PERCENTILE_DISC(0.5) WITHIN GROUP (ORDER BY x), or LISTAGG(x, ', ') WITHIN "
+            "GROUP (ORDER BY y).",
+        )
     if isinstance(found, exp.Between) and found.args.get("symmetric"):
         return (
             "BETWEEN SYMMETRIC is not read",

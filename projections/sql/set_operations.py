@@ -12,7 +12,7 @@ from __future__ import annotations
 from sqlglot import exp
 
 from projections.sql.catalog import Column
-from projections.sql.decimals import FLOATING
+from projections.sql.decimals import FLOATING, common_type
 from projections.sql.outer_joins import null_of
 from projections.sql.places import Script
 from projections.sql.tree import (
@@ -86,10 +86,11 @@ def in_order_of(script: Script, second: Node, first: Node, at: int) -> Map:
     return Map(input=second, outputs=passed(tuple(known[name] for name in ours)))
 
 
-def matching(script: Script, second: Node, first: Node, word: str, at: int) -> Map:
-    """Return a further part of a UNION and its like, `word`, under the names of the first part.
+def matching(script: Script, first: Node, second: Node, word: str, at: int) -> tuple[Node, Node]:
+    """Return both parts of a UNION and its like, `word`, under the names of the first part.
 
-    Raises `InvalidRequest` where they have other numbers of columns, or columns of other types.
+    Numbers of two types get the one that holds both, as in Spark. Raises `InvalidRequest` where the
+    parts have other numbers of columns, or columns of other types.
     """
     if len(first.columns) != len(second.columns):
         raise script.refusal(
@@ -97,20 +98,31 @@ def matching(script: Script, second: Node, first: Node, word: str, at: int) -> M
             at=at,
             fix="Select the same columns, in the same order.",
         )
-    pairs = [*zip(first.columns, second.columns, strict=True)]
-    for one, other in pairs:
-        if one.type != other.type:
+    kinds = []
+    for one, other in zip(first.columns, second.columns, strict=True):
+        kind = common_type([one.type, other.type])
+        if not kind and (one.type or other.type):
             raise script.refusal(
                 f"column {one.name} of a {word} is {one.type or 'of unknown type'} above and "
                 f"{other.type or 'of unknown type'} below",
                 at=at,
                 fix=f"Convert one of them: CAST(… AS {one.type or other.type or 'STRING'}).",
             )
-    renamed = tuple(
-        Computed(name=one.name, expression=column(other.name), type=one.type)
-        for one, other in pairs
-    )
-    return Map(input=second, outputs=renamed)
+        kinds.append(kind)
+    names = [each.name for each in first.columns]
+    converted = kinds != [each.type for each in first.columns]
+    return _as(first, names, kinds) if converted else first, _as(second, names, kinds)
+
+
+def _as(node: Node, names: list[str], kinds: list[str]) -> Map:
+    """Return the rows of a node with columns of these names and types."""
+    outputs = []
+    for own, name, kind in zip(node.columns, names, kinds, strict=True):
+        value = column(own.name)
+        if own.type != kind:
+            value = exp.Cast(this=value, to=exp.DataType.build(kind, dialect="spark"))
+        outputs.append(Computed(name=name, expression=value, type=kind))
+    return Map(input=node, outputs=tuple(outputs))
 
 
 def _each_met(first: Node, second: Node, which: type[exp.Binary]) -> Map:

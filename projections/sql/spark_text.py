@@ -60,6 +60,9 @@ class SparkText:
 
     def total(self, call: Call, value: str, over: str) -> str:
         """Write SUM or AVG of a value, the same in whatever order the rows are added."""
+        if call.function is Function.COUNT:
+            # Spark has no DISTINCT before OVER.
+            return f"CAST(size(collect_set({value}){over}) AS BIGINT)"
         average = call.function is Function.AVG
         return total_sql(
             value,

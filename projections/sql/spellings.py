@@ -21,7 +21,12 @@ from sqlglot.tokens import Token
 
 from projections.sql.arguments import read_query
 from projections.sql.flows import STEPS, is_flow, read_flow
-from projections.sql.match_clause import without_matches
+from projections.sql.match_clause import (
+    MatchClause,
+    clause_of,
+    columns_of_match,
+    without_matches,
+)
 from projections.sql.options import OptionValue
 from projections.sql.places import Piece, Script
 from projections.sql.tables import CONNECTORS, Table, read_table, with_options
@@ -30,6 +35,23 @@ from projections.sql.windows import WindowKind, is_session, window_kind
 
 _VIEW_FORM = "CREATE [TEMPORARY] VIEW name AS SELECT …;"
 _INSERT_FORM = "INSERT INTO name SELECT …;"
+_ONE_BY_ONE = (
+    "a set of statements is read one by one",
+    "Leave out EXECUTE STATEMENT SET, BEGIN and END: each INSERT INTO is a projection of its own.",
+)
+_OF_SESSIONS = {
+    **dict.fromkeys(("EXECUTE", "BEGIN", "END"), _ONE_BY_ONE),
+    "SET": (
+        "SET says nothing of what is computed",
+        "Leave it out: settings are the workspace's, and a projection's own stand in WITH (…).",
+    ),
+    "USE": ("there are no catalogs to choose", "Leave it out, and name tables in full."),
+    "DROP": (
+        "DROP is no declaration",
+        "Leave it out: penstock projection drop NAME takes a projection away.",
+    ),
+}
+"""Statements of a session, which declare nothing: why they are refused, and what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +72,7 @@ class Spellings:
     """Writes the statements of one script anew, in their order."""
 
     script: Script
+    _matches: Sequence[MatchClause] = ()
     _tables: dict[str, Table] = field(default_factory=dict)
     _views: dict[str, _View] = field(default_factory=dict)
 
@@ -58,17 +81,21 @@ class Spellings:
 
         None for a statement that is in these words already.
         """
-        words = [token.text.upper() for token in tokens[:4]]
         if is_flow(tokens):
             return self._flow(tokens)
         made = _created(tokens)
         if made is not None:
             return self._insertion(made)
-        if words[:2] == ["CREATE", "TABLE"]:
+        tokens = _declaring(tokens)
+        words = [token.text.upper() for token in tokens[:2]]
+        if words[0] in _OF_SESSIONS:
+            reason, fix = _OF_SESSIONS[words[0]]
+            raise self.script.refusal(reason, at=int(tokens[0].start), fix=fix)
+        if words == ["CREATE", "TABLE"]:
             return self._table(tokens)
-        if words[:2] == ["CREATE", "VIEW"] or words[:3] == ["CREATE", "TEMPORARY", "VIEW"]:
+        if words == ["CREATE", "VIEW"]:
             return self._view(tokens)
-        if words[:2] == ["INSERT", "INTO"]:
+        if words == ["INSERT", "INTO"]:
             return self._insertion(tokens)
         return None
 
@@ -87,7 +114,6 @@ class Spellings:
     def _view(self, tokens: list[Token]) -> Script:
         cursor = TokenCursor(self.script, tokens, form=_VIEW_FORM)
         cursor.expect("CREATE")
-        cursor.take("TEMPORARY")
         cursor.expect("VIEW")
         at = cursor.at
         name = cursor.name("the name of a view")
@@ -165,6 +191,10 @@ class Spellings:
     def _check_columns(self, target: Table, query: exp.Expr, written: str, at: int) -> None:
         select = query.find(exp.Select)
         given = [] if select is None else [each.alias_or_name for each in select.expressions]
+        first = None if select is None else select.args.get("from_")
+        if given == ["*"] and first is not None and isinstance(first.this, exp.Subquery):
+            clause = clause_of(first.this.this, self._matches)
+            given = given if clause is None else columns_of_match(clause, None) or given
         if target.columns and [*map(str.lower, given)] != [*map(str.lower, target.columns)]:
             raise self.script.refusal(
                 f"{written} has the columns {', '.join(target.columns)}, and the SELECT gives "
@@ -226,7 +256,7 @@ class Spellings:
 
     def _pieces(self, body: list[Token]) -> tuple[list[Piece], exp.Expr]:
         """Return a query's text with the declared tables' own names put in."""
-        plain, _ = without_matches(self.script, body)
+        plain, self._matches = without_matches(self.script, body)
         query = read_query(self.script, with_sessions(with_streams(plain)), with_names=True)
         self._refuse_captured(query)
         text, pieces, done = self.script.text, [], body[0].start
@@ -261,6 +291,18 @@ class Spellings:
 
     def _at(self, text: str, at: int) -> Script:
         return _spliced(self.script, [Piece(text, at, False)])
+
+
+def _declaring(tokens: list[Token]) -> list[Token]:
+    """Leave out what makes no difference in a script: OR REPLACE, TEMPORARY and IF NOT EXISTS."""
+    words = [token.text.upper() for token in tokens[:8]]
+    place = 3 if words[1:3] == ["OR", "REPLACE"] else 1
+    place += words[place : place + 1] in (["TEMPORARY"], ["TEMP"])
+    if words[:1] != ["CREATE"] or words[place : place + 1] not in (["TABLE"], ["VIEW"]):
+        return tokens
+    behind = place + 1
+    behind += 3 if words[behind : behind + 3] == ["IF", "NOT", "EXISTS"] else 0
+    return [tokens[0], tokens[place], *tokens[behind:]]
 
 
 def _created(tokens: list[Token]) -> list[Token] | None:

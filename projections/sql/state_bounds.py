@@ -17,6 +17,7 @@ from sqlglot import exp
 
 from projections.sql.catalog import Column
 from projections.sql.durations import duration_of, in_us, in_words_us
+from projections.sql.patterns import MatchSkip
 from projections.sql.presence import right_rows
 from projections.sql.shape import InputKind, Plan, Strategy
 from projections.sql.tree import (
@@ -321,6 +322,8 @@ def _inputs(node: Node) -> tuple[KeptInput, ...]:
             return tuple(replace(part, times=part.times * windows) for part in below)
         case Exploded():
             return _with("elements in a row", _inputs(node.input))
+        case Match() if node.each_row and node.skip is not MatchSkip.PAST_LAST_ROW:
+            return _with("matches of a row", _inputs(node.input))
         case Join():
             alone = node.kind in (JoinKind.SEMI, JoinKind.ANTI)
             left = _inputs(node.left)

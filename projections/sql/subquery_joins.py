@@ -12,14 +12,13 @@ from collections.abc import Sequence
 
 from sqlglot import exp
 
-from projections.sql.comma_joins import alias_of_input
 from projections.sql.counted_subqueries import (
     above,
     bare,
     counted,
     has_aggregates,
-    is_asked,
     named_rows,
+    with_alias,
 )
 from projections.sql.expressions import same_text, unwrapped
 from projections.sql.grouping_sets import has_sets
@@ -95,13 +94,9 @@ def _related(select: exp.Select, known: Known) -> exp.Select:
     `x NOT IN` such rows holds where there is none of which it is not known to be different.
     """
     changed = select.copy()
-    whole = {id(bare(part)) for part in conditions_in(changed, "where")}
-    for part in (*changed.expressions, *conditions_in(changed, "where")):
-        for found in [*part.find_all(exp.In)]:
-            alone = id(found) in whole
-            if found.find_ancestor(exp.Select) is not changed or not (alone or is_asked(found)):
-                continue
-            negated = alone and isinstance(above(found), exp.Not)
+    for found in [bare(part) for part in conditions_in(changed, "where")]:
+        if isinstance(found, exp.In):
+            negated = isinstance(above(found), exp.Not)
             made = _chosen(found, aliases_of(changed), known, negated=negated)
             if made is not None:
                 found.replace(made)
@@ -122,7 +117,7 @@ def _chosen(found: exp.In, around: set[str], known: Known, *, negated: bool) -> 
         return None
     if not reads(where, around - own) or not reads(where, around - own - {*known(query)}):
         return None
-    item = _with_alias(item, query)
+    item = with_alias(item, query)
     equal: exp.Expr = exp.EQ(this=item, expression=value.copy())
     if negated:
         sides = [exp.Paren(this=each.copy()) for each in (item, value)]
@@ -133,20 +128,6 @@ def _chosen(found: exp.In, around: set[str], known: Known, *, negated: bool) -> 
     made.set("distinct", None)
     made.set("where", exp.Where(this=exp.and_(where.this.copy(), equal)))
     return exp.Exists(this=made)
-
-
-def _with_alias(item: exp.Expr, query: exp.Select) -> exp.Expr:
-    """Return an expression with the alias of the only input of its query before its columns."""
-    first = query.args.get("from_")
-    if first is None or query.args.get("joins"):
-        return item.copy()
-    alias = exp.to_identifier(alias_of_input(first.this), quoted=True)
-
-    def named(node: exp.Expr) -> exp.Expr:
-        alone = isinstance(node, exp.Column) and len(node.parts) == 1
-        return exp.column(node.this.copy(), table=alias.copy()) if alone else node
-
-    return item.copy().transform(named)
 
 
 def _in_several(

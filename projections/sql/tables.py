@@ -44,7 +44,10 @@ _MOMENT = re.compile(r"TIMESTAMP(_LTZ)?\s*\(\s*\d\s*\)", re.IGNORECASE)
 _DELAY = re.compile(r"\s*-\s*INTERVAL\s*'(\d+)'\s*(SECOND|MINUTE|HOUR|DAY)S?\s*", re.IGNORECASE)
 _KEY_OF_COLUMN = re.compile(r"\s+PRIMARY\s+KEY(\s+NOT\s+ENFORCED)?", re.IGNORECASE)
 _NOT_OF_TYPE = re.compile(r"\s+(NOT\s+NULL|NULL|COMMENT\s+'[^']*')", re.IGNORECASE)
+_FORMATS = {"avro-confluent": "avro"}
+"""Formats by the names that they have for Flink."""
 _FIXES = {
+    "avro-confluent": "Leave it out: the registry is that of the workspace (registry.url).",
     "properties": "Leave it out: the brokers are those of the workspace (kafka.bootstrap_servers).",
     "scan": "Leave it out: a topic is read from its beginning, once.",
 }
@@ -84,6 +87,9 @@ def read_table(script: Script, tokens: list[Token]) -> Table:
     body.read()
     options = _options(cursor)
     connector = _connector(script, written, options, at)
+    if connector == "kafka" and "format" in options:
+        given = options["format"]
+        options["format"] = replace(given, text=_FORMATS.get(given.text, given.text))
     known = CONNECTORS[connector]
     time = body.found.get("event_time", _TIME_OF_EVENTS)
     if connector == "events" and time.lower() != _TIME_OF_EVENTS:

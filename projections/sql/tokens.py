@@ -183,6 +183,11 @@ def between_commas(tokens: Sequence[Token]) -> list[list[Token]]:
     return found
 
 
+def made_like(at: Token, kind: TokenType, text: str) -> Token:
+    """Return a token at the place of another one."""
+    return Token(kind, text, at.line, at.col, at.start, at.end, [])
+
+
 def retyped(token: Token, kind: TokenType) -> Token:
     """Return a token of another kind at the same place."""
     return Token(kind, token.text, token.line, token.col, token.start, token.end, token.comments)

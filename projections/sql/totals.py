@@ -169,7 +169,6 @@ def divided_sql(total: str, count: str) -> str:
 
 def _sorted_sum(value: str, distinct: bool, over: str) -> str:
     collect = "collect_set" if distinct else "collect_list"
-    return (
-        f"aggregate(array_sort({collect}(CAST({value} AS DOUBLE)){over}), CAST(NULL AS DOUBLE), "
-        "(total, one) -> coalesce(total + one, one))"
-    )
+    # A total begins with 0: there is no zero with a sign.
+    values = f"array_sort({collect}(CAST({value} AS DOUBLE) + 0D){over})"
+    return f"aggregate({values}, CAST(NULL AS DOUBLE), (total, one) -> coalesce(total + one, one))"

@@ -19,7 +19,7 @@ from sqlglot import exp
 from projections.sql.catalog import Column, Relation
 from projections.sql.formulas import Formula, Pick
 from projections.sql.nested_types import ElementColumn
-from projections.sql.patterns import Pattern
+from projections.sql.patterns import MatchSkip, Pattern
 from projections.sql.row_functions import Call as Call
 from projections.sql.row_functions import Function as Function
 from projections.sql.row_functions import Ordering as Ordering
@@ -217,8 +217,9 @@ class Match:
     """One row for each match of a pattern in the rows of a partition, in the order of `time`.
 
     `conditions` are those of the variables; one without a condition takes any row. `within_us`
-    bounds last minus first row. The search goes on behind a match, or with `overlapping` at the row
-    behind the match's first. A match has the time and place of its last row.
+    bounds last minus first row. The search goes on where `skip` says, at the first or last row of
+    `skip_to` if it names a variable. A match has the time and place of its last row. `each_row`:
+    there is one row for each row of a match, over those up to it, with its time and place.
     """
 
     input: Node
@@ -227,7 +228,9 @@ class Match:
     pattern: Pattern
     conditions: tuple[tuple[str, Formula], ...]
     within_us: int | None
-    overlapping: bool
+    skip: MatchSkip
+    skip_to: str | None
+    each_row: bool
     picks: tuple[Pick, ...]
 
     @property

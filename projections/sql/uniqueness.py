@@ -75,7 +75,15 @@ def _identified(node: Node, named: Set[str]) -> bool:
 
 def _implied(rows: Node, named: Set[str]) -> Set[str]:
     """Return the bounds of windows that follow from those that are named."""
+    bounds = {WINDOW_START, WINDOW_END}
+    while isinstance(rows, Map) and bounds <= {
+        each.name
+        for each in rows.outputs
+        if isinstance(each.expression, exp.Column) and each.expression.name == each.name
+    }:
+        # Beside them is where rows end.
+        rows = rows.input
     if not isinstance(rows, Windowed):
         return frozenset()
-    enough = {WINDOW_END} if rows.kind is WindowKind.CUMULATE else {WINDOW_START, WINDOW_END}
-    return {WINDOW_START, WINDOW_END} if named & enough else frozenset()
+    enough = {WINDOW_END} if rows.kind is WindowKind.CUMULATE else bounds
+    return bounds if named & enough else frozenset()

@@ -17,7 +17,7 @@ from kernel.errors import InvalidRequest
 from projections.sql.durations import duration_of, in_us
 from projections.sql.expressions import render
 from projections.sql.places import Script, offset_of
-from projections.sql.tokens import SPARK, retyped
+from projections.sql.tokens import SPARK, made_like, retyped
 from projections.sql.windows import WindowKind
 
 _OPENS, _CLOSES = TokenType.L_PAREN, TokenType.R_PAREN
@@ -64,15 +64,15 @@ def _in_full(tokens: list[Token]) -> list[Token]:
         inside = (
             made[place - 1].token_type is _OPENS and made[place - 2].token_type is TokenType.TABLE
         )
-        comma = _like(made[place], TokenType.COMMA, ",")
+        comma = made_like(made[place], TokenType.COMMA, ",")
         whole = [
             *made[place : place + 2],
             *_joined(_of_table(parts, made[place]), [comma]),
             made[end],
         ]
         if not inside:
-            word = _like(made[place], TokenType.TABLE, "TABLE")
-            whole = [word, _like(word, _OPENS, "("), *whole, _like(word, _CLOSES, ")")]
+            word = made_like(made[place], TokenType.TABLE, "TABLE")
+            whole = [word, made_like(word, _OPENS, "("), *whole, made_like(word, _CLOSES, ")")]
         made[place : end + 1] = whole
         place += 3
     return made
@@ -98,16 +98,11 @@ def _of_table(parts: list[list[Token]], at: Token) -> list[list[Token]]:
     """Put TABLE before the first argument, and DESCRIPTOR around the second one."""
     made = [*parts]
     if made and not _is_of_table(made[0]):
-        made[0] = [_like(at, TokenType.TABLE, "TABLE"), *made[0]]
+        made[0] = [made_like(at, TokenType.TABLE, "TABLE"), *made[0]]
     if len(made) > 1 and not _is_descriptor(made[1]):
-        opened, closed = _like(at, _OPENS, "("), _like(at, _CLOSES, ")")
-        made[1] = [_like(at, TokenType.VAR, "DESCRIPTOR"), opened, *made[1], closed]
+        opened, closed = made_like(at, _OPENS, "("), made_like(at, _CLOSES, ")")
+        made[1] = [made_like(at, TokenType.VAR, "DESCRIPTOR"), opened, *made[1], closed]
     return made
-
-
-def _like(at: Token, kind: TokenType, text: str) -> Token:
-    """Return a token at the place of another one."""
-    return Token(kind, text, at.line, at.col, at.start, at.end, [])
 
 
 def _table_function(tokens: Sequence[Token]) -> int | None:
@@ -154,7 +149,28 @@ def _with_group(script: Script, tokens: list[Token], place: int) -> list[Token]:
     if word == "SESSION" and {*map(_words, partitions)} != {*map(_words, others)}:
         raise _refusal(script, at, "SESSION of a table by other columns than GROUP BY")
     grouped = _joined([*others, window], call)
-    return [*tokens[:place], stream, *table, *rest[: first + 1], *grouped, *rest[stop:]]
+    before = _with_last_moments(tokens[:place])
+    return [*before, stream, *table, *rest[: first + 1], *grouped, *rest[stop:]]
+
+
+def _with_last_moments(before: Sequence[Token]) -> list[Token]:
+    """Write window_time in the SELECT of a window, its last millisecond, by the window's end."""
+    level, first = 0, len(before) - 1
+    while first > 0 and not (level == 0 and before[first].token_type is TokenType.SELECT):
+        level += (before[first].token_type is _CLOSES) - (before[first].token_type is _OPENS)
+        first -= 1
+    made = [*before[:first]]
+    for place in range(first, len(before)):
+        token, behind = before[place], [each.token_type for each in before[place + 1 : place + 2]]
+        named = place > first and before[place - 1].token_type in (TokenType.DOT, TokenType.ALIAS)
+        if token.text.lower() != _BOUNDS[-1] or named:
+            made.append(token)
+            continue
+        text = "timestamp_micros(unix_micros(window_end) - 1000)"
+        if behind in ([TokenType.COMMA], [TokenType.FROM]):
+            text = f"{text} AS {_BOUNDS[-1]}"
+        made += [made_like(token, each.token_type, each.text) for each in SPARK.tokenize(text)]
+    return made
 
 
 def _windows_of_rows(
@@ -169,10 +185,11 @@ def _windows_of_rows(
     start = f"{micros} - pmod({micros}, {size})"
     text = (
         f"(SELECT *, timestamp_micros({start}) AS window_start, "
-        f"timestamp_micros({start} + {size}) AS window_end FROM"
+        f"timestamp_micros({start} + {size}) AS window_end, "
+        f"timestamp_micros({start} + {size - 1000}) AS window_time FROM"
     )
-    made = [_like(at, each.token_type, each.text) for each in SPARK.tokenize(text)]
-    return [*made, *table, _like(at, _CLOSES, ")")]
+    made = [made_like(at, each.token_type, each.text) for each in SPARK.tokenize(text)]
+    return [*made, *table, made_like(at, _CLOSES, ")")]
 
 
 def _length(part: Sequence[Token]) -> int:

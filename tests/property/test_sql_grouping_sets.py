@@ -21,6 +21,7 @@ from tests.support.oracles.sql_world import (
 
 FROM = "FROM STREAM events.flight.departed"
 SOME = "COUNT(*) FILTER (WHERE carrier = 'AA') AS n, SUM(delay) FILTER (WHERE carrier = 'AA') AS s"
+NUMBER = "GROUPING_ID()"
 ROLLED = f"SELECT coalesce(carrier, 'none') AS c, GROUPING(carrier) AS g, {SOME}"
 QUERIES = {
     "c, g": [
@@ -39,7 +40,15 @@ QUERIES = {
             "CUBE(carrier, lower(origin))",
             "ROLLUP(carrier, lower(origin))",
             "GROUPING SETS ((carrier), (lower(origin)), ())",
+            "ROLLUP(carrier), CUBE(lower(origin))",
+            "carrier, CUBE(lower(origin))",
+            "GROUPING SETS (ROLLUP(carrier, lower(origin)), (lower(origin)))",
         )
+    ],
+    "c, o, i": [
+        f"SELECT coalesce(carrier, 'none') AS c, coalesce(origin, 'none') AS o, {NUMBER} AS i, "
+        f"{SOME} {FROM} GROUP BY {sets}"
+        for sets in ("CUBE(carrier, origin)", "ROLLUP(carrier), ROLLUP(origin)")
     ],
 }
 ASKED = [(key, query) for key, queries in QUERIES.items() for query in queries]
@@ -61,7 +70,7 @@ def plain() -> Iterator[DuckEngine]:
 
 def theirs(plain: DuckEngine, query: str, world: World) -> list[Row]:
     plain.view("facts", FACT_COLUMNS, fact_rows(world))
-    text = query.replace(FROM, "FROM facts")
+    text = query.replace(FROM, "FROM facts").replace(NUMBER, "GROUPING(carrier, origin)")
     before, rolled, after = text.partition("GROUP BY carrier WITH ROLLUP")
     return plain.query(f"{before}GROUP BY ROLLUP(carrier){after}" if rolled else text)
 

@@ -66,6 +66,25 @@ SAME = {
         "SLIDE => INTERVAL '5' MINUTES)) GROUP BY carrier, window_start",
         f"{HOURLY} GROUP BY carrier, HOP(occurred_at, '5 minutes', '10 minutes')",
     ),
+    "last moment of a window": (
+        OF_WINDOW,
+        "SELECT carrier, window_start, window_time, window_time AS at, COUNT(*) AS n FROM TABLE("
+        f"TUMBLE(TABLE {TABLE}, DESCRIPTOR(occurred_at), INTERVAL '10' MINUTES)) "
+        "GROUP BY carrier, window_start, window_end, window_time",
+        "SELECT carrier, window_start, timestamp_micros(unix_micros(window_end) - 1000) AS "
+        "window_time, timestamp_micros(unix_micros(window_end) - 1000) AS at, COUNT(*) AS n "
+        f"{FROM} GROUP BY carrier, TUMBLE(occurred_at, '10 minutes')",
+    ),
+    "functions of a whole partition": (
+        "position",
+        "SELECT position, MAX_BY(carrier, delay) OVER (PARTITION BY flight) AS m, "
+        f"MIN_BY(carrier, delay) OVER (PARTITION BY flight) AS l {FROM}",
+        "SELECT position, LAST_VALUE(CASE WHEN NOT (delay) IS NULL THEN carrier END) OVER ("
+        "PARTITION BY flight ORDER BY delay NULLS FIRST ROWS BETWEEN UNBOUNDED PRECEDING AND "
+        "UNBOUNDED FOLLOWING) AS m, FIRST_VALUE(CASE WHEN NOT (delay) IS NULL THEN carrier END) "
+        "OVER (PARTITION BY flight ORDER BY delay NULLS LAST ROWS BETWEEN UNBOUNDED PRECEDING AND "
+        f"UNBOUNDED FOLLOWING) AS l {FROM}",
+    ),
     "session of a table": (
         OF_WINDOW,
         f"SELECT carrier, window_start, COUNT(*) AS n FROM TABLE(SESSION(TABLE {TABLE} "

@@ -80,9 +80,30 @@ def rows_sql(query: str) -> str:
             "listed",
         ),
         (
+            f"SELECT position, MAX_BY(delay, {AT}) OVER (PARTITION BY carrier ORDER BY {AT}) AS n "
+            f"{FROM}",
+            "MAX_BY before OVER",
+            "without ORDER BY and a frame",
+        ),
+        (
+            f"SELECT position, ANY_VALUE(delay) OVER (ORDER BY {AT}) AS n {FROM}",
+            "ANY_VALUE before OVER",
+            "over whole partitions",
+        ),
+        (
+            f"SELECT position, SUM(DISTINCT delay) OVER (PARTITION BY carrier) AS n {FROM}",
+            "SUM of distinct values before OVER",
+            "JOIN (SELECT k, SUM(DISTINCT x)",
+        ),
+        (
+            f"SELECT position, COUNT(DISTINCT distance) OVER (PARTITION BY carrier) AS n {FROM}",
+            "COUNT of distinct values before OVER",
+            "floating-point",
+        ),
+        (
             f"SELECT position, MODE(delay) OVER (PARTITION BY carrier) AS n {FROM}",
             "MODE before OVER",
-            "FIRST_VALUE",
+            "JOIN (SELECT k, MODE(x) AS m",
         ),
         (f"{VALUES}('a', 1), ('b')) v(k, n) ON v.k = a.carrier", "other numbers", "each column"),
         (f"{VALUES}(1, 1), ('b', 2)) v(k, n) ON v.k = a.carrier", "no one type", "CAST"),

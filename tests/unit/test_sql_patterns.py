@@ -20,7 +20,7 @@ from projections.sql.certified import uncertified
 from projections.sql.explain import page
 from projections.sql.formulas import FormulaOperation, Pick, Take, Taken, Value
 from projections.sql.parse import parse_script
-from projections.sql.patterns import Choice, Repeated, Sequel, Variable
+from projections.sql.patterns import Choice, MatchSkip, Repeated, Sequel, Variable
 from projections.sql.plan import Strategy, plan
 from projections.sql.tree import scans
 from tests.support.oracles.sql_world import planned
@@ -49,7 +49,9 @@ REFUSED = [
     ("delay > 0", "PREV(delay, 0) > 0", "PREV takes an expression and a number of rows"),
     ("delay > 0", "rand() > 0", "gives another value at every run"),
     ("A.position AS p", "COUNT(DISTINCT A.position) AS p", "without DISTINCT"),
-    ("A.position AS p", "LAST(A.position, 1) AS p", "LAST takes one expression"),
+    ("A.position AS p", "LAST(A.position, delay) AS p", "LAST takes an expression and a number"),
+    ("delay > 0", "FINAL LAST(delay) > 0", "FINAL in a condition: the match is not whole there"),
+    ("PATTERN (A B+)", "PATTERN (PERMUTE(A, B, C, D, E, F))", "PERMUTE of 6 parts"),
     ("A.position AS p", "A.position", "a measure without a name"),
     ("A.position AS p", "A.position AS p, A.delay AS flight", "two columns are named flight"),
     ("ORDER BY occurred_at", "ORDER BY delay", "in the order of a time, not of INT"),
@@ -57,8 +59,10 @@ REFUSED = [
     ("ORDER BY occurred_at", "", "MATCH_RECOGNIZE without ORDER BY"),
     ("PARTITION BY flight", "PARTITION BY upper(flight)", "rows are partitioned by columns"),
     ("INTERVAL 1 HOUR", "INTERVAL 1 MONTH", "WITHIN takes a length of time"),
-    ("PATTERN", "ALL ROWS PER MATCH PATTERN", "ALL ROWS PER MATCH is not compiled"),
-    ("PATTERN", "AFTER MATCH SKIP TO FIRST A PATTERN", "SKIP TO FIRST A is not compiled"),
+    ("PATTERN", "ALL ROWS PER MATCH WITH UNMATCHED ROWS PATTERN", "UNMATCHED ROWS is not compiled"),
+    ("PATTERN", "AFTER MATCH SKIP TO A B PATTERN", "SKIP TO A B is not compiled"),
+    ("PATTERN", "AFTER MATCH SKIP TO C PATTERN", "SKIP TO C: not every match has a C; there is A"),
+    ("PATTERN (A B+)", "AFTER MATCH SKIP TO B PATTERN (A C B?)", "not every match has a B"),
     ("PATTERN", "SUBSET U = (A) PATTERN", "SUBSET is not compiled"),
     ("departed e", "departed a", "a is what is read, and a variable of the pattern"),
     ("FROM STREAM events.flight.departed e", "", "MATCH_RECOGNIZE follows what it reads"),
@@ -99,7 +103,9 @@ def _matcher(pattern: Sequel, condition: FormulaOperation) -> Matcher:
         conditions=(("A", condition),),
         time="t",
         within_us=None,
-        overlapping=False,
+        skip=MatchSkip.PAST_LAST_ROW,
+        skip_to=None,
+        each_row=False,
         picks=(pick,),
         taken=("_time", "_seq_hi", "_seq_lo", "t"),
         given=None,
@@ -312,6 +318,48 @@ def test_an_error_beside_a_row_is_one_of_the_row_that_asks_for_it() -> None:
     pattern = "PATTERN (X A) DEFINE A AS PREV(10 / A.n) > 1"
     with pytest.raises(ContractViolation, match="in a pattern"):
         _matched("COUNT(A.*) AS n", pattern, ("0", "1", "2"))
+
+
+ACME = (
+    "PATTERN (S DOWN+ UP) DEFINE DOWN AS (LAST(DOWN.price, 1) IS NULL AND DOWN.price < S.price) "
+    "OR DOWN.price < LAST(DOWN.price, 1), UP AS UP.price > LAST(DOWN.price, 1)"
+)
+FALLEN = ("12", "17", "19", "21", "25", "18", "15", "14", "24", "25", "19")
+AVERAGED = ("12", "17", "13", "16", "25", "2", "4", "10", "15", "25", "25", "30")
+SUMMED = ("7", "9", "10", "5", "17", "14")
+
+
+@pytest.mark.parametrize(
+    ("measure", "pattern", "prices", "values"),
+    [
+        ("S.n AS n", f"AFTER MATCH SKIP TO LAST UP {ACME}", FALLEN, [4]),
+        ("LAST(DOWN.n) AS n", f"AFTER MATCH SKIP TO LAST UP {ACME}", FALLEN, [7]),
+        ("LAST(UP.n) AS n", f"AFTER MATCH SKIP TO LAST UP {ACME}", FALLEN, [8]),
+        ("FIRST(A.n) AS n", "PATTERN (A+ B) DEFINE A AS AVG(A.price) < 15", AVERAGED, [0, 5]),
+        ("LAST(A.n) AS n", "PATTERN (A+ B) DEFINE A AS AVG(A.price) < 15", AVERAGED, [3, 10]),
+        *(
+            (
+                "CAST(SUM(A.price) AS INT) AS n",
+                f"AFTER MATCH SKIP {skip} PATTERN (A+ C) DEFINE A AS SUM(A.price) < 30",
+                SUMMED,
+                sums,
+            )
+            for skip, sums in (
+                ("PAST LAST ROW", [26, 17]),
+                ("TO NEXT ROW", [26, 24, 15, 22, 17]),
+                ("TO LAST A", [26, 15, 22, 17]),
+                ("TO A", [26, 15, 22, 17]),
+                ("TO FIRST A", [26, 24, 15, 22, 17]),
+                ("TO FIRST C", [26, 22]),
+            )
+        ),
+    ],
+)
+def test_examples_of_others_give_what_they_say(
+    measure: str, pattern: str, prices: Sequence[str], values: list[int]
+) -> None:
+    """The tickers of Flink's pages on pattern recognition, and the results that stand there."""
+    assert sorted(_matched(measure, pattern, prices)["n"].to_pylist()) == sorted(values)
 
 
 def _matched(measures: str, pattern: str, prices: Sequence[str]) -> pa.Table:

@@ -86,6 +86,41 @@ def test_the_key_of_a_column_is_the_key() -> None:
     assert made.key == ("u",)
 
 
+def test_words_that_make_no_difference_in_a_script_are_left_out() -> None:
+    declared = EVENTS.replace("TABLE", "TEMPORARY TABLE IF NOT EXISTS")
+    view = "CREATE OR REPLACE {} VIEW IF NOT EXISTS loud AS SELECT u FROM Clicks;"
+    inserted = "INSERT INTO counted SELECT u, COUNT(*) AS n FROM loud GROUP BY u"
+    for word in ("", "TEMPORARY", "TEMP"):
+        assert texts(declared + view.format(word) + inserted) == texts(
+            EVENTS + "CREATE VIEW loud AS SELECT u FROM Clicks;" + inserted
+        )
+
+
+def test_avro_of_a_registry_is_called_as_flink_calls_it() -> None:
+    topic = "CREATE TABLE Rides (a INT) WITH ('connector' = 'kafka', 'topic' = 'rides', {})"
+    (source,) = read(topic.format("'format' = 'avro-confluent'")).sources
+    assert source.format == "avro"
+    with pytest.raises(InvalidRequest) as refused:
+        read(topic.format("'format' = 'avro-confluent', 'avro-confluent.url' = 'http://r:8081'"))
+    assert "the registry is that of the workspace" in (refused.value.remedy or "")
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        (f"EXECUTE STATEMENT SET BEGIN {COUNTED} END", "read one by one"),
+        ("BEGIN STATEMENT SET; END", "read one by one"),
+        ("SET 'table.exec.mini-batch.enabled' = 'true'", "nothing of what is computed"),
+        ("DROP TABLE Clicks", "no declaration"),
+    ],
+)
+def test_statements_of_a_session_are_refused_with_what_to_do(statement: str, said: str) -> None:
+    with pytest.raises(InvalidRequest, match=said) as refused:
+        read(EVENTS + statement)
+    assert refused.value.message.startswith("job.sql:2:1: ")
+    assert "Leave it out" in refused.value.remedy or "Leave out" in refused.value.remedy
+
+
 LOUD = (
     "CREATE VIEW loud AS SELECT id FROM Users;\nINSERT INTO x WITH {} SELECT id FROM {} GROUP BY id"
 )

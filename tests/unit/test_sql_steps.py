@@ -88,6 +88,14 @@ def test_only_groups_with_their_own_key_need_no_choice(query: str, key: str, uni
     assert tree.unique == unique
 
 
+@pytest.mark.parametrize("bound", ["window_start", "window_end"])
+def test_groups_of_final_windows_with_their_own_key_need_no_choice(bound: str) -> None:
+    query = f"SELECT flight, {bound} AS b, {COUNT}, HOP(occurred_at, '1 hour', '2 hours')"
+    tree = planned(f"CREATE PROJECTION p WITH (key = 'flight, b', emit = 'final') AS {query}").tree
+    assert tree is not None
+    assert tree.unique
+
+
 def test_a_range_says_how_far_a_row_reaches() -> None:
     found = made(
         "SELECT position, COUNT(*) OVER (PARTITION BY flight ORDER BY occurred_at RANGE BETWEEN "

@@ -76,10 +76,15 @@ def found(
     holds: Holds,
     within: int | None,
     *,
-    overlapping: bool,
+    overlapping: bool = False,
     together: bool = False,
+    to_last: str | None = None,
 ) -> list[Mapped]:
-    """Return all matches of a pattern in the facts of each flight, or of all together."""
+    """Return all matches of a pattern in the facts of each flight, or of all together.
+
+    The search goes on behind a match, at its second row if `overlapping`, or at the last row of the
+    variable `to_last`.
+    """
     flights: dict[str, list[Fact]] = defaultdict(list)
     for fact in sorted(world.facts, key=lambda fact: (fact.time, fact.position)):
         flights["" if together else fact.flight].append(fact)
@@ -92,7 +97,10 @@ def found(
             end, mapped = next(ways(shape, near, start, (), holds), (start, ()))
             if mapped:
                 matches.append(mapped)
-            start = end if mapped and not overlapping else start + 1
+            if to_last is not None and mapped:
+                start += max(at for at, (name, _) in enumerate(mapped) if name == to_last)
+            else:
+                start = end if mapped and not overlapping else start + 1
     return matches
 
 
@@ -123,7 +131,7 @@ def _grown(world: World) -> list[Row]:
         ("many", ("one", "C"), 0, 1, True),
     )
     rows: list[Row] = []
-    for mapped in found(world, shape, _growing, 15, overlapping=False):
+    for mapped in found(world, shape, _growing, 15):
         (a,), b, c = _of(mapped, "A"), _of(mapped, "B"), _of(mapped, "C")
         delays = [fact.delay for fact in b if fact.delay is not None]
         rows.append(
@@ -170,7 +178,7 @@ def _returned(world: World) -> list[Row]:
     shape = ("then", ("one", "A"), ("many", ("one", "X"), 0, None, False), ("one", "B"))
     return [
         {"p": mapped[0][1].position, "q": mapped[-1][1].position, "others": len(mapped) - 2}
-        for mapped in found(world, shape, _there_and_back, 20, overlapping=False)
+        for mapped in found(world, shape, _there_and_back, 20)
     ]
 
 
@@ -182,7 +190,7 @@ def _again(world: World) -> list[Row]:
     shape = ("then", ("one", "A"), ("one", "B"))
     return [
         {"p": mapped[0][1].position, "flight": mapped[1][1].flight}
-        for mapped in found(world, shape, _early_then_late, 10, overlapping=False, together=True)
+        for mapped in found(world, shape, _early_then_late, 10, together=True)
     ]
 
 
@@ -205,15 +213,78 @@ def _farthest(world: World) -> list[Row]:
     ]
 
 
+def _down_and_up(variable: str, fact: Fact, mapped: Mapped, before: Fact | None) -> bool:
+    down = _of(mapped, "D")
+    if variable == "S":
+        return True
+    if variable == "U":
+        return fact.distance > down[-1].distance
+    return fact.distance < (down or _of(mapped, "S"))[-1].distance
+
+
+def _dips(world: World) -> list[Row]:
+    shape = ("then", ("one", "S"), ("many", ("one", "D"), 1, None, True), ("one", "U"))
+    rows: list[Row] = []
+    for mapped in found(world, shape, _down_and_up, 30, to_last="U"):
+        down = _of(mapped, "D")
+        rows.append(
+            {
+                "p": mapped[0][1].position,
+                "low": down[-1].position,
+                "second": down[1].position if len(down) > 1 else None,
+                "before": down[-2].position if len(down) > 1 else None,
+                "until": mapped[-1][1].time,
+            }
+        )
+    return rows
+
+
+def _of_each(variable: str, fact: Fact, mapped: Mapped, before: Fact | None) -> bool:
+    if variable == "A":
+        return fact.origin == "JFK"
+    return fact.delay is None if variable == "B" else fact.distance >= 1
+
+
+def _permuted(world: World) -> list[Row]:
+    one = {name: ("one", name) for name in "ABC"}
+    orders = ("ABC", "ACB", "BAC", "BCA", "CAB", "CBA")
+    shape = ("or", *(("then", *(one[name] for name in order)) for order in orders))
+    return [
+        {"p": mapped[0][1].position, "a": _of(mapped, "A")[0].position, "last": mapped[-1][0]}
+        for mapped in found(world, shape, _of_each, 40, overlapping=True, together=True)
+    ]
+
+
+def _each_row(world: World) -> list[Row]:
+    shape = ("then", ("one", "A"), ("many", ("or", ("one", "B"), ("one", "C")), 1, 3, True))
+    rows: list[Row] = []
+    for mapped in found(world, shape, _of_each, 25):
+        for place, (name, fact) in enumerate(mapped):
+            so_far = mapped[: place + 1]
+            rows.append(
+                {
+                    "position": fact.position,
+                    "was": name,
+                    "far": _total([each.distance for _, each in so_far]),
+                    "began": mapped[0][1].position,
+                    "b": len(_of(so_far, "B")),
+                    "all_b": len(_of(mapped, "B")),
+                    "delay": fact.delay,
+                }
+            )
+    return rows
+
+
 def _pattern(
     name: str,
     columns: str,
     clause: str,
     oracle: Callable[[World], list[Row]],
     partition: str = "PARTITION BY flight",
+    key: str = "p",
 ) -> Case:
     return Case(
-        f"CREATE PROJECTION {name} WITH (key = 'p') AS SELECT {columns} "
+        f"CREATE PROJECTION {name} WITH (key = '{key}') AS SELECT {columns} "
         "FROM STREAM events.flight.departed MATCH_RECOGNIZE ("
         f"{partition} ORDER BY occurred_at {clause}) m",
         oracle,
@@ -265,5 +336,35 @@ PATTERNS = {
         "DEFINE A AS coalesce(delay, 0) = 0, B AS B.flight = A.flight",
         _again,
         partition="",
+    ),
+    "pattern, down and up": _pattern(
+        "dips",
+        "m.p, m.low, second, before, until",
+        "MEASURES S.position AS p, LAST(D.position) AS low, FIRST(D.position, 1) AS second, "
+        "LAST(D.position, 1) AS before, MATCH_ROWTIME() AS until "
+        "ONE ROW PER MATCH AFTER MATCH SKIP TO LAST U "
+        "PATTERN (S D+ U) WITHIN INTERVAL '30' MINUTE "
+        "DEFINE D AS (LAST(D.distance, 1) IS NULL AND D.distance < S.distance) "
+        "OR D.distance < LAST(D.distance, 1), U AS U.distance > LAST(D.distance)",
+        _dips,
+    ),
+    "pattern, permuted": _pattern(
+        "permuted",
+        "*",
+        "MEASURES FIRST(position) AS p, A.position AS a, FINAL CLASSIFIER() AS last "
+        "AFTER MATCH SKIP TO NEXT ROW PATTERN (PERMUTE(A, B, C)) WITHIN INTERVAL 40 MINUTES "
+        "DEFINE A AS origin = 'JFK', B AS delay IS NULL, C AS distance >= 1",
+        _permuted,
+        partition="",
+    ),
+    "pattern, each row": _pattern(
+        "rows_of_matches",
+        "position, was, far, began, b, all_b, delay",
+        "MEASURES CLASSIFIER() AS was, SUM(distance) AS far, FIRST(A.position) AS began, "
+        "RUNNING COUNT(B.*) AS b, FINAL COUNT(B.*) AS all_b "
+        "ALL ROWS PER MATCH PATTERN (A (B | C){1,3}) WITHIN INTERVAL 25 MINUTES "
+        "DEFINE A AS origin = 'JFK', B AS delay IS NULL, C AS distance >= 1",
+        _each_row,
+        key="position",
     ),
 }

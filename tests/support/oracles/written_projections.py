@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from decimal import Decimal
 
 from tests.support.oracles.region_projections import FROM, Case
 from tests.support.oracles.sql_world import Fact, Row, World
@@ -197,18 +198,30 @@ def _among(world: World) -> list[Row]:
     of_lga = [g.delay for g in world.facts if g.origin == "LGA"]
     late = [g.delay for g in world.facts if g.delay is not None and g.delay > 0]
 
-    def among(f: Fact, given: list[int | None]) -> bool | None:
-        return _any(None if None in (f.delay, each) else f.delay == each for each in given)
+    def among(value: int | None, given: list[int | None]) -> bool:
+        return value is not None and value in given
 
-    return [
-        {
-            "position": f.position,
-            "some": among(f, of_lga),
-            "each": None if (met := among(f, of_lga)) is None else not met,
-            "known": among(f, [*late]),
-        }
-        for f in world.facts
-    ]
+    def none(value: int | None, given: list[int | None]) -> bool:
+        return not given or not (value is None or None in given or value in given)
+
+    rows: list[Row] = []
+    for f in world.facts:
+        own = [g.delay for g in _of(world, f.flight)]
+        more = None if f.delay is None else f.delay + 1
+        rows.append(
+            {
+                "position": f.position,
+                "some": among(f.delay, of_lga),
+                "each": none(f.delay, of_lga),
+                "late": among(f.delay, [*late]),
+                "unknown": False,
+                "own": among(more, own),
+                "none_own": none(more, own),
+                "neither": f.origin != "JFK" and none(f.delay, of_lga),
+                "both": f.origin == "JFK" or among(f.delay, of_lga),
+            }
+        )
+    return rows
 
 
 def _firsts(world: World) -> list[Row]:
@@ -220,6 +233,38 @@ def _firsts(world: World) -> list[Row]:
         worst = late[0].carrier if late else None
         given = {"newest": newest.carrier, "last": newest.position}
         rows.append({"position": f.position, "worst": worst, **given})
+    return rows
+
+
+def _numbers(world: World) -> list[Row]:
+    first = [
+        {"k": f.position, "n": f.delay, "d": None if f.delay is None else Decimal(f"{f.delay}.00")}
+        for f in world.facts
+    ]
+    return [
+        *first,
+        *({"k": -1 - f.position, "n": f.position, "d": Decimal("3.00")} for f in world.facts),
+    ]
+
+
+def _of_partitions(world: World) -> list[Row]:
+    rows: list[Row] = []
+    for _, facts in _flights(world):
+        by = [(f.delay, place, f) for place, f in enumerate(facts) if f.delay is not None]
+        of_jfk = [each for each in by if each[2].origin == "JFK"]
+        for place, f in enumerate(facts):
+            near = {g.delay for g in facts[max(place - 1, 0) : place + 1]} - {None}
+            rows.append(
+                {
+                    "position": f.position,
+                    "carriers": len({g.carrier for g in facts} - {None}),
+                    "near": len(near),
+                    "worst": max(by)[2].carrier if by else None,
+                    "least": min(of_jfk)[2].carrier if of_jfk else None,
+                    "newest": facts[-1].carrier,
+                    "origins": ",".join(sorted({g.origin for g in facts})),
+                }
+            )
     return rows
 
 
@@ -376,8 +421,11 @@ WRITTEN = {
     "in rows as a value": _case(
         "among",
         "position",
-        f"SELECT position, delay IN {_LGA} AS some, NOT delay IN {_LGA} AS each, "
-        f"delay = ANY (SELECT delay {FROM} WHERE delay > 0) AS known {FROM}",
+        f"SELECT e.position, e.delay IN {_LGA} AS some, NOT e.delay IN {_LGA} AS each, "
+        f"e.delay = ANY (SELECT delay {FROM} WHERE delay > 0) AS late, "
+        f"(delay IN {_LGA}) IS NULL AS unknown, e.delay + 1 IN {_OWN} AS own, "
+        f"delay + 1 NOT IN {_OWN} AS none_own, NOT (origin = 'JFK' OR delay IN {_LGA}) AS neither, "
+        f"NOT (origin <> 'JFK' AND NOT delay IN {_LGA}) AS both FROM {STREAM}",
         _among,
     ),
     "the first of other rows": _case(
@@ -388,6 +436,24 @@ WRITTEN = {
         f"(SELECT carrier {FROM} ORDER BY position DESC LIMIT 1) AS newest, "
         f"(SELECT position {FROM} ORDER BY 1 DESC LIMIT 1) AS last FROM {STREAM}",
         _firsts,
+    ),
+    "union of numbers": _case(
+        "numbers",
+        "k",
+        f"SELECT position AS k, delay AS n, CAST(delay AS DECIMAL(5, 2)) AS d {FROM} UNION ALL "
+        f"SELECT -1L - position, position, 3 {FROM}",
+        _numbers,
+    ),
+    "of whole partitions": _case(
+        "of_partitions",
+        "position",
+        "SELECT position, COUNT(DISTINCT carrier) OVER (PARTITION BY flight) AS carriers, "
+        "COUNT(DISTINCT delay) OVER (PARTITION BY flight ORDER BY occurred_at ROWS BETWEEN 1 "
+        "PRECEDING AND CURRENT ROW) AS near, MAX_BY(carrier, delay) OVER (PARTITION BY flight) AS "
+        "worst, MIN_BY(carrier, delay) FILTER (WHERE origin = 'JFK') OVER w AS least, "
+        "ANY_VALUE(carrier) OVER w AS newest, STRING_AGG(DISTINCT origin, ',') OVER w AS origins "
+        f"{FROM} WINDOW w AS (PARTITION BY flight)",
+        _of_partitions,
     ),
     "all columns of a pivot": _case(
         "across_all",
