@@ -28,7 +28,7 @@
     │   ├── NotComparable         a table that moves on while it is looked at
     │   ├── Standby               another service is the writer
     │   ├── OutcomeUnknown        it may or may not have happened: retry with the same ids
-    │   └── StorageFull           below the free space that is kept in reserve
+    │   └── StorageFull           a disk is full, or below the space that is kept in reserve
     └── Misconfigured         settings or surroundings that a person must mend
         └── DeciderFailed         code of the workspace's deciders or upcasters went wrong
             └── DeciderStopped    such code did not end, or took its process with it
@@ -42,6 +42,8 @@ Bad data is not in this tree: a record that cannot be used is a value (`schemas.
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from enum import Enum
 from typing import ClassVar
@@ -255,7 +257,7 @@ class OutcomeUnknown(Unavailable):
 
 
 class StorageFull(Unavailable):
-    """Less free space than the reserve that is kept."""
+    """A disk is full, or has less free space than the reserve that is kept."""
 
     remedy = "Free disk space, or lower storage.min_free_bytes; work resumes by itself."
 
@@ -312,6 +314,20 @@ def first_line(error: BaseException) -> str:
 def without_stack(error: BaseException) -> str:
     """Return all that an error says but for the stack that Rust's libraries write below it."""
     return _RUST_STACK.split(str(error), maxsplit=1)[0].strip()
+
+
+def is_no_room(error: BaseException) -> bool:
+    """Say whether a disk that is full is what an error tells, or what caused it.
+
+    Libraries below say so in words alone.
+    """
+    if isinstance(error, StorageFull):
+        return True
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return True
+    if any(os.strerror(number) in str(error) for number in (errno.ENOSPC, errno.EDQUOT)):
+        return True
+    return error.__cause__ is not None and is_no_room(error.__cause__)
 
 
 def exit_code(error: BaseException) -> int:

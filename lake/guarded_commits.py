@@ -12,11 +12,21 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
-from kernel.errors import Incompatible, LeaseLost, Unavailable, without_stack
+from kernel.errors import (
+    Incompatible,
+    LeaseLost,
+    StorageFull,
+    Unavailable,
+    is_no_room,
+    without_stack,
+)
 from kernel.positions import Epoch
 
 _STORAGE = ("os error", "ObjectStore", "object store", "Object at", "Generic S3", "Generic Local")
 """What deltalake's errors say when storage is their cause; they have no kinds."""
+_ROOM = (
+    "Make room on that disk: the pipeline then goes on by itself, a command is to be given again."
+)
 
 _WRITER = "penstock.writer"
 _own = uuid.uuid4().hex
@@ -186,6 +196,8 @@ def read_error(path: str, error: Exception) -> Unavailable | Incompatible:
 
 
 def _error(said: str, error: Exception, remedy: str) -> Unavailable | Incompatible:
+    if is_no_room(error):
+        return StorageFull(said, remedy=_ROOM)
     if isinstance(error, OSError) or any(hint in said for hint in _STORAGE):
         return Unavailable(said)
     return Incompatible(said, remedy=remedy)

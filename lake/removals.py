@@ -13,13 +13,13 @@ nobody can keep these files any more, which is right, as it may only be slow.
 
 from __future__ import annotations
 
-import errno
 import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Protocol
 
+from kernel.errors import is_no_room
 from lake import storage
 from lake.layout import Lake
 
@@ -30,7 +30,6 @@ RESERVE_BYTES = 2**18
 """Of an announcement that is made where there is no room for one: paths of some 260 bytes."""
 _RESERVE = "reserve"
 _BLANK = b"\n"
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Keeper(Protocol):
@@ -125,7 +124,7 @@ class Removals:
             storage.write_whole(self._folder, file, lines)
         except OSError as error:
             local = storage.is_local(self._folder) and len(lines) <= RESERVE_BYTES
-            if error.errno not in _NO_ROOM or not local:
+            if not is_no_room(error) or not local:
                 raise
             storage.remove_file(self._folder, f"{file}{storage.UNFINISHED}")
             try:

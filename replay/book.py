@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
+from itertools import zip_longest
 from typing import Any, TypeGuard
 
 from arro3.core import DataType, Schema
@@ -299,22 +300,23 @@ class ReplayBook:
         self._ledger.put(rows)
         return replay
 
-    def record_all(self, moves: Sequence[tuple[Replay, Sequence[State]]]) -> None:
+    def record_all(
+        self, moves: Sequence[tuple[Replay, Sequence[State]]], *, claims: Sequence[str] = ()
+    ) -> None:
         """Append rows in one commit, of generations each of which is in one of some states.
 
-        Raises what `record` raises, and `Conflict` where another generation of one of these
-        projections is being swapped or taken back with others: nothing is appended then.
+        `claims`: of their newest rows. Raises what `record` raises, and `Conflict` where another
+        generation of one is being swapped or taken back with others. Nothing is appended then.
         """
 
         def rows(entry: int) -> list[dict[str, object]]:
             known = self.all()
-            for replay, after in moves:
+            for (replay, after), claim in zip_longest(moves, claims):
                 for other in known:
-                    if other.name != replay.name:
-                        continue
-                    if other.generation == replay.generation:
-                        _refuse_moved(other, after, None)
-                    elif other.state in CLAIMED and other.together:
+                    same = other.name == replay.name
+                    if same and other.generation == replay.generation:
+                        _refuse_moved(other, after, claim)
+                    elif same and other.state in CLAIMED and other.together:
                         raise _amid_others(other)
             return [_row(replay, entry) for replay, _ in moves]
 

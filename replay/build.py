@@ -17,11 +17,11 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from kernel import failpoints
-from kernel.errors import Cancelled, Conflict, InvalidRequest, NotFound
+from kernel.errors import Cancelled, Conflict, InvalidRequest, NotFound, is_no_room
 from kernel.positions import CLOSED, Epoch
 from lake.sessions import Spark, SparkOnDemand
 from pipeline.ddl.held_tables import retry_command
-from pipeline.executor import Executor, ExecutorChoice
+from pipeline.executor import ExecutorChoice
 from projections.run.catalog import Entry
 from projections.run.derived_holds import why_it_waits
 from projections.run.input_rows import input_bytes
@@ -40,7 +40,7 @@ from replay.mends import mended
 from replay.planning import build_epoch, input_rows, next_generation
 from replay.progress import watched
 from replay.rates import rates_for
-from replay.resumption import being_built, refuse_other, slice_failed, stale, unfinished
+from replay.resumption import being_built, no_room, refuse_other, slice_failed, stale, unfinished
 from replay.slice_writer import FAILURES, SliceWriter
 from replay.slices import (
     SlicedBuild,
@@ -61,7 +61,6 @@ from replay.subject import (
     holds_of,
     reachable,
     subject_of,
-    typed_head,
 )
 
 RECORD_EVERY_S = 5.0
@@ -79,19 +78,17 @@ class Builder:
         site: Site,
         report: Report,
         *,
-        executor: Executor = Executor.AUTO,
-        elsewhere: bool = False,
+        choice: ExecutorChoice | None = None,
         record_every_s: float = RECORD_EVERY_S,
         abandoned_after: timedelta = ABANDONED_AFTER,
         bounded_bytes: int = BOUNDED_BYTES,
     ) -> None:
-        """`executor`: who makes slices; `elsewhere`: executors have cores of their own."""
+        """`choice`: who makes slices."""
         # Temporary views of its own: the session may serve others too.
         self._spark = SparkOnDemand.of(spark).beside()
         self._site = site
         self._book = ReplayBook(site.place, site.tables)
         common = site.lake, site.tables
-        choice = ExecutorChoice(asked=executor, elsewhere=elsewhere)
         self._projector = Projector(self._spark, *common, site.manifest, choice=choice)
         self._builds = self._projector.builds
         slices = DriverSlices(self._projector, site.tables)
@@ -221,10 +218,6 @@ class Builder:
             self._refuse_held(f"generation {replay.generation} of {replay.name}", subject)
         return replay
 
-    def head(self) -> Epoch:
-        """Return the epoch up to which a generation can be brought."""
-        return typed_head(self._site)
-
     def _cut(
         self,
         subject: Subject,
@@ -285,6 +278,8 @@ class Builder:
         except (Exception, KeyboardInterrupt) as error:
             if not course.stopped(error):
                 raise self._cancelled(replay) from error
+            if is_no_room(error):
+                raise no_room(replay, error) from error
             raise
         finally:
             self._writer.release()
@@ -327,6 +322,8 @@ class Builder:
             with watched(self._spark, group, course.tick, self._builds.work):
                 self._writer.write(whole, number, guard, many)
         except FAILURES as error:
+            if is_no_room(error):
+                raise
             if many > 1:
                 # What can be computed before the row that cannot is there when the build stops.
                 course.stride = 1

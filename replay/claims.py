@@ -100,18 +100,24 @@ class PlaceClaim:
                     self.give_back(claimed, replays)
             raise
 
-    def give_back(self, claimed: Sequence[Replay], replays: Sequence[Replay]) -> None:
+    def give_back(self, claimed: Sequence[Replay], replays: Sequence[Replay]) -> list[Replay]:
         """Give claims back after a commit that was not made, unless another one took them over.
 
-        The live runner still holds still, for the next attempt. What a crash left claimed stays so:
-        whoever left it may still be about to commit.
+        All of them by one commit; return what they are then. The live runners still hold still, for
+        the next attempt. What a crash left claimed stays so: whoever left it may still be about to
+        commit.
         """
-        for mine, replay in zip(claimed, replays, strict=True):
-            if replay.state is not self.state:
-                with contextlib.suppress(Conflict):
-                    claim = str(mine.detail[CLAIM])
-                    now = mine.now(replay.state, detail=replay.detail)
-                    self.book.record(now, after=(self.state,), claim=claim)
+        given = [
+            mine if replay.state is self.state else mine.now(replay.state, detail=replay.detail)
+            for mine, replay in zip(claimed, replays, strict=True)
+        ]
+        back = [(now, mine) for now, mine in zip(given, claimed, strict=True) if now is not mine]
+        with contextlib.suppress(Conflict):
+            self.book.record_all(
+                [(now, (self.state,)) for now, _ in back],
+                claims=[str(mine.detail[CLAIM]) for _, mine in back],
+            )
+        return given
 
     def let_go(self) -> None:
         """Let the live runners go on."""

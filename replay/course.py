@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
-from kernel.errors import Cancelled, Conflict
+from kernel.errors import Cancelled, Conflict, Unavailable
 from replay.book import CLAIM, Replay, ReplayBook, State
 from replay.estimate import seconds_left
 from replay.progress import TICK_S, BuildProgress
@@ -132,8 +132,9 @@ class Course:
             self.book.record(now, after=(State.BUILDING, State.PAUSED), claim=self.build.claim)
         except Cancelled:
             return False
-        except Conflict:
-            # It was taken over: what it is, its new process says.
+        except (Conflict, Unavailable):
+            # It was taken over, and what it is its new process says; or the disk of the lake is
+            # full, which is why it stopped: a build of which nothing is heard is gone on with too.
             return True
         return True
 
@@ -167,6 +168,9 @@ class Course:
             self.pausing = self._is_paused()
             self.lost = not self.pausing
             return self.pausing
+        except Unavailable:
+            # What counts is in the table. Where that fails as well, it ends the build.
+            return True
         return True
 
     def _is_paused(self) -> bool:

@@ -107,14 +107,19 @@ def hold_places(site: Site, going: Sequence[Entry]) -> list[Entry]:
     ]
 
     def decided() -> list[Entry]:
-        for one in going:
-            entry_of(site, one.name)  # It refuses a name that is not deployed.
-            others = {each.name: each for each in going if each is not one}
-            check_deployable(replace(site, coming=others), one.name, one.text)
+        check_together(site, going)
         return claims
 
     site.deployed.decide(decided)
     return claims
+
+
+def check_together(site: Site, going: Sequence[Entry]) -> None:
+    """Raise `Conflict` where what is deployed does not go with queries that are to go live."""
+    for one in going:
+        entry_of(site, one.name)  # It refuses a name that is not deployed.
+        others = {each.name: each for each in going if each is not one}
+        check_deployable(replace(site, coming=others), one.name, one.text)
 
 
 def claims_over(site: Site, name: str, claim: Entry | None = None) -> list[Entry]:

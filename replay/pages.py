@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from replay.bases import Base
     from replay.book import Replay
     from replay.planning import ReplayPlan
-    from replay.swap import Swapped
+    from replay.swap_commits import Swapped
     from replay.verify import GenerationComparison
 
 Table = Callable[[Sequence[str], Sequence[Sequence[object]]], str]
@@ -60,7 +60,8 @@ def plan_page(found: ReplayPlan, table: Table) -> str:
         f"{found.late_rows:,} rows came too late and "
         f"{'are taken in' if found.include_late else 'stay out (--include-late takes them in)'}"
     )
-    free = "" if found.free_bytes is None else f", {found.free_bytes:,} are free"
+    kept = f" ({found.reserve_bytes:,} stay in reserve)" if found.reserve_bytes else ""
+    free = "" if found.free_bytes is None else f", {found.free_bytes:,} are free{kept}"
     which = f"generation {found.generation} beside {found.live_generation}"
     if found.place is not None:
         which = f"build {found.generation} in another lake, the table at {found.place}"

@@ -14,9 +14,11 @@ from kernel.positions import Epoch
 from lake import storage
 from lake.datasets import dataset_of
 from pipeline.ddl.held_tables import retry_command
+from pipeline.executor import ExecutorChoice
 from pipeline.typed.columns import EPOCH, LATE
+from projections.run.driver_builds import DriverBuilds
+from projections.run.input_rows import input_bytes
 from projections.run.meanings import meaning_of
-from projections.run.whole_rows import WholeRows
 from projections.sql.lineage import read_by, readers_of
 from replay.bases import Base, base_of, parts_of
 from replay.book import ReplayBook
@@ -101,8 +103,9 @@ class ReplayPlan:
     `sliceable`: there are slices, between which a build with a limited rate waits.
     `downstream`: the deployed projections that read this one. `silent`: what is given out to
     nobody while the build runs. `new_features`: of Delta's protocol, that readers of the result
-    must know and those of the live table need not. `free_bytes` None: not a local lake. `place`:
-    of the table in another lake, where it is built there: then nobody here reads it.
+    must know and those of the live table need not. `free_bytes` None: not a local lake. Of these
+    `reserve_bytes` are to stay free: below that the pipeline takes nothing in. `place`: of the
+    table in another lake, where it is built there: then nobody here reads it.
     """
 
     name: str
@@ -130,6 +133,7 @@ class ReplayPlan:
     seconds: tuple[int, int]
     needed_bytes: int
     free_bytes: int | None
+    reserve_bytes: int
     downstream: tuple[str, ...]
     silent: tuple[Effect, ...]
     new_features: tuple[str, ...]
@@ -141,7 +145,7 @@ class ReplayPlan:
     @property
     def fits(self) -> bool:
         """Whether there is room for the new generation."""
-        return self.free_bytes is None or self.needed_bytes <= self.free_bytes
+        return self.free_bytes is None or self.needed_bytes + self.reserve_bytes <= self.free_bytes
 
 
 def plan_replay(
@@ -151,24 +155,25 @@ def plan_replay(
     text: str | None = None,
     include_late: bool = False,
     start: Start = BEGINNING,
+    choice: ExecutorChoice | None = None,
+    reserve_bytes: int = 0,
 ) -> ReplayPlan:
     """Say what `replay apply` would do. Reads statistics only, changes nothing.
 
-    Raises what `base_of` raises for a base that cannot be begun with.
+    `choice`: who makes slices. `reserve_bytes` are kept free on the disk of this lake. Raises what
+    `base_of` raises for a base that cannot be begun with.
     """
     subject = subject_of(site, name, text)
     inputs = tuple(table_size(site, table) for table in input_tables(subject))
-    up_to = build_epoch(site, subject)
+    up_to, live = build_epoch(site, subject), table_size(site, f"projection/{name}")
     base = base_of(site, subject, start, up_to=up_to, include_late=include_late)
     after = BEFORE_ALL if base is None or base.where is not None else base.epoch
     rows, later = input_rows(site, subject, up_to, after=after)
-    live = table_size(site, f"projection/{name}")
     change, why = _change(subject, include_late)
     rates = rates_for(name, ReplayBook(site.lake, site.tables).built())
-    computed = 0 if start.where is not None else rows  # At least; nobody counted rows of keys.
-    generation, slices = next_generation(site, name), _slices(site, subject, rows, base)
+    least = 0 if start.where is not None else rows  # Nobody counted rows of keys.
+    generation, slices = next_generation(site, name), _slices(site, subject, rows, base, choice)
     place = None if site.into is None else site.into.path(f"projection/{name}")
-    declared = site.deployed.deployment().declared.values()
     return ReplayPlan(
         name=name,
         live_generation=subject.entry.generation,
@@ -192,10 +197,11 @@ def plan_replay(
         slices=slices,
         sliceable=slices > 1 or (base is None and bool(sliceable(subject.plan))),
         rates=rates,
-        seconds=(rates.seconds(computed)[0], rates.seconds(rows)[1]),
+        seconds=(rates.seconds(least)[0], rates.seconds(rows)[1]),
         needed_bytes=2 * max(live.bytes, 1),  # As much again while files are put together.
         free_bytes=storage.free_bytes(site.place.root),
-        downstream=() if place else tuple(readers_of(name, declared)),
+        reserve_bytes=0 if place else reserve_bytes,
+        downstream=() if place else _downstream(site, name),
         silent=() if place else _silent(site, subject, up_to),
         new_features=_new_features(site, subject),
         not_rebuilt=tuple(item.name for item in inputs),
@@ -255,10 +261,12 @@ def refuse_changed(
 def refuse_full(plan: ReplayPlan) -> None:
     """Raise `StorageFull` where the new generation would not find room."""
     if not plan.fits:
+        kept = f", {plan.reserve_bytes:,} of which stay in reserve" if plan.reserve_bytes else ""
         raise StorageFull(
-            f"generation {plan.generation} of {plan.name} needs {plan.needed_bytes} bytes and "
-            f"{plan.free_bytes} are free",
-            remedy="Free disk space, or drop generations that are not needed: "
+            f"generation {plan.generation} of {plan.name} needs {plan.needed_bytes:,} bytes and "
+            f"{plan.free_bytes:,} are free{kept}",
+            remedy="Free disk space, lower storage.min_free_bytes, or drop generations that are "
+            "not needed: "
             f"penstock replay status, penstock replay cancel {plan.name}",
         )
 
@@ -301,10 +309,17 @@ def _types(site: Site, subject: Subject) -> tuple[TypeDifference, ...]:
     return differences(old, new)
 
 
-def _slices(site: Site, subject: Subject, rows: int, base: Base | None) -> int:
+def _downstream(site: Site, name: str) -> tuple[str, ...]:
+    return tuple(readers_of(name, site.deployed.deployment().declared.values()))
+
+
+def _slices(
+    site: Site, subject: Subject, rows: int, base: Base | None, choice: ExecutorChoice | None
+) -> int:
     if base is None:
-        size = input_bytes(site, subject)
-        here = WholeRows(site.lake, site.tables).can(subject.plan, subject.catalog)
+        size = input_bytes(site.lake, site.tables, subject.plan, subject.catalog)
+        builds = DriverBuilds(site.lake, site.tables, choice or ExecutorChoice())
+        here = builds.suits(subject.plan, subject.catalog, size)
         return slicing_of(subject.plan, rows, size=size, here=here).slices
     return copying(parts_of(site, subject.entry.name, base), None, None, where=base.where).slices
 
@@ -337,11 +352,6 @@ def input_rows(
         read += known - newer
         later += newer
     return read, later
-
-
-def input_bytes(site: Site, subject: Subject) -> int:
-    """Return the size of the tables that a build reads."""
-    return sum(table_size(site, name).bytes for name in input_tables(subject))
 
 
 def next_generation(site: Site, name: str) -> int:

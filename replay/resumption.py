@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
-from kernel.errors import Conflict, ContractViolation, PenstockError, Unavailable, first_line
+from kernel.errors import (
+    Conflict,
+    ContractViolation,
+    PenstockError,
+    StorageFull,
+    Unavailable,
+    first_line,
+)
 from projections.run.catalog import Entry
 from replay.book import UNFINISHED, Replay, ReplayBook, State
-from replay.cancel import is_alive
+from replay.cancel import ABANDONED_AFTER, is_alive
 from replay.slices import SlicedBuild, build_of
 from replay.starts import BEGINNING, Start
 
@@ -43,10 +50,13 @@ def refuse_other(
 
 
 def being_built(replay: Replay) -> Conflict:
-    """Return what whoever wants a build is told while its process lives."""
+    """Return what whoever wants a build is told while its process lives, or died just now."""
+    heard = datetime.now(UTC) - (replay.at or datetime.now(UTC))
     return Conflict(
-        f"generation {replay.generation} of {replay.name} is being built",
-        remedy=f"Wait for it, or stop it: penstock replay cancel {replay.name}",
+        f"generation {replay.generation} of {replay.name} is being built, its process was heard of "
+        f"{heard.total_seconds():.0f} s ago",
+        remedy=f"Wait for it, or stop it: penstock replay cancel {replay.name}. Where its process "
+        f"died, the same command goes on {ABANDONED_AFTER.total_seconds():.0f} s after that",
     )
 
 
@@ -79,6 +89,16 @@ def slice_failed(replay: Replay, number: int, key: str | None, error: Exception)
         f"on: penstock replay resume {replay.name} --sql FILE. With any other query: penstock "
         f"replay cancel {replay.name}, then penstock replay apply {replay.name} --sql FILE. Where "
         f"the row was not the cause: penstock replay resume {replay.name}",
+    )
+
+
+def no_room(replay: Replay, error: BaseException) -> StorageFull:
+    """Return what a build says that stopped because a disk is full."""
+    return StorageFull(
+        f"generation {replay.generation} of {replay.name} stopped, no room is left: "
+        f"{first_line(error)}",
+        remedy=f"Make room there, then go on: penstock replay resume {replay.name}; or give it up: "
+        f"penstock replay cancel {replay.name}",
     )
 
 

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from kernel.errors import Conflict, NotFound
 from kernel.positions import Epoch
-from replay.book import READY, ReplayBook
+from replay.book import READY, Replay, ReplayBook, State
 from replay.subject import Site
-from replay.swap import CatchUp
 from replay.verify import NOTHING, Expectation, GenerationComparison, comparable, live_epoch, verify
+
+CatchUp = Callable[[Replay], Replay]
+"""Brings a built generation forward to an epoch."""
+_PROMOTED = (State.SWAPPING, State.SWAPPED)
+"""It is made the table by somebody, or was; or the one who tried goes on with it later."""
 
 
 def comparisons(
@@ -27,17 +32,28 @@ def comparisons(
     """Yield a comparison as of now, and one for each newer epoch as long as `go_on` says so.
 
     `catch_up` gives what brings a generation to an epoch. `go_on` is asked when nothing is new, and
-    waits. Raises what `verify` does, also when the generation was swapped or cancelled meanwhile.
+    waits. It ends once the generation is the table. Raises what `verify` does, also when it was
+    cancelled meanwhile.
     """
     book = ReplayBook(site.lake, site.tables)
     compared: Epoch | None = None
     while True:
-        built = book.newest(name, *READY, generation=generation)
-        live = live_epoch(site, built)
-        if live > built.epoch or not comparable(site, built):
-            built = catch_up(live)(built)
-        if built.epoch != compared and comparable(site, built):
-            compared = built.epoch
-            yield verify(site, name, generation=built.generation, expectation=expectation)
+        found: GenerationComparison | None = None
+        try:
+            built = book.newest(name, *READY, generation=generation)
+            generation, live = built.generation, live_epoch(site, built)
+            if live > built.epoch or not comparable(site, built):
+                built = catch_up(live)(built)
+            if built.epoch != compared and comparable(site, built):
+                found = verify(site, name, generation=generation, expectation=expectation)
+        except (Conflict, NotFound):
+            known = None if generation is None else book.known(name, generation)
+            if compared is None or known is None or known.state not in _PROMOTED:
+                raise
+            if known.state is State.SWAPPED:
+                return
+        if found is not None:
+            compared = Epoch(found.epoch)
+            yield found
         if not go_on():
             return

@@ -59,10 +59,10 @@ def place_now(site: Site, replay: Replay) -> SwapPlace:
     )
 
 
-def lacks_input(site: Site, place: SwapPlace) -> bool:
-    """Say whether the live generation is ahead by input that the built one has not."""
+def lacks_input(site: Site, place: SwapPlace, epoch: Epoch) -> bool:
+    """Say whether an epoch is ahead of a built generation by input that it has not."""
     replay = place.replay
-    return place.live > replay.epoch and anything_new(
+    return epoch > replay.epoch and anything_new(
         site, subject_of(site, replay.name, replay.text), replay.epoch
     )
 

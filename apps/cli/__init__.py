@@ -6,7 +6,6 @@ Upstream: every package. Downstream: people and scripts; `--json` everywhere, ex
 
 from __future__ import annotations
 
-import errno
 import sys
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
@@ -24,6 +23,7 @@ from kernel.errors import (
     PenstockError,
     StorageFull,
     exit_code,
+    is_no_room,
 )
 
 COMMANDS: Mapping[str, Mapping[str, str]] = {
@@ -178,7 +178,7 @@ def _refused(error: PenstockError) -> int:
 def _of_system(error: OSError) -> PenstockError:
     """Return what the system refused as an error of ours."""
     where = "" if error.filename is None else f"{error.filename} "
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if is_no_room(error):
         return StorageFull(
             f"{where or 'the answer '}cannot be written: {error.strerror}",
             remedy="Make room on that disk, or write to another one; then give the command again.",

@@ -6,8 +6,9 @@ Commands import the lake and Spark when they run: it takes seconds, which `--hel
 from __future__ import annotations
 
 import json
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
@@ -20,8 +21,8 @@ from apps.cli.commands import CommandCall, commands
 from apps.cli.options import ProjectionName
 from apps.cli.output import Columns, listing, table
 from apps.cli.replay_builds import (
-    Built,
     Generation,
+    Several,
     apply,
     book_of,
     builder_of,
@@ -49,8 +50,10 @@ from replay.pages import (
 if TYPE_CHECKING:
     from kernel.positions import Epoch
     from replay.book import Replay, State
+    from replay.side_by_side import CatchUp
     from replay.subject import Site
-    from replay.swap import CatchUp, Swapped
+    from replay.swap_commits import Swapped
+    from replay.verify import Expectation, GenerationComparison
 
 
 Names = Annotated[
@@ -98,7 +101,7 @@ def status(
 
 def verify_(
     call: CommandCall,
-    name: Built,
+    names: Several,
     generation: Generation = None,
     expect: Expect = None,
     expect_column: ExpectColumn = None,
@@ -110,34 +113,46 @@ def verify_(
     """Compare the built generation with the live one at one epoch: types, then row for row.
 
     Exit code 1 when they differ otherwise than expected: rows for which --expect holds, columns
-    named by --expect-column, and rows that --include-late brings are what was asked for.
+    named by --expect-column, and rows that --include-late brings are what was asked for. Several
+    projections are compared one after the other, each with its own live one.
     """
     from replay.book import READY
 
     found = call.settings
+    chosen = [*dict.fromkeys(names)]
+    _refuse_of_one(chosen, {"--generation": generation, "--report": report})
     into = other_lake(found, lake)
-    built = book_of(found, name, into).newest(name, *READY, generation=generation)
-    from apps.large_states import large_states
-    from replay.derivations.derivation_check import verify_derived
+    builds = [book_of(found, n, into).newest(n, *READY, generation=generation) for n in chosen]
     from replay.report import refuse_other, write_report
-    from replay.verify import Expectation, comparable, live_epoch, verify
+    from replay.verify import Expectation
 
     if report is not None:
         refuse_other(report)
+    expectation = Expectation(rows=expect, columns=tuple(expect_column or ()))
+    compared = [_verified(found, into, each, expectation) for each in builds]
+    if report is not None:
+        write_report(compared[0], report)
+    documents = [each.document for each in compared]
+    text = "\n\n".join(comparison_page(each, table) for each in compared)
+    call.answer(documents if len(names) > 1 else documents[0], text=text)
+    if not all(each.accepted for each in compared):
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _verified(
+    found: settings.Settings, into: Lake | None, built: Replay, expectation: Expectation
+) -> GenerationComparison:
+    """Compare one generation, which is brought to an epoch that both have where it has none."""
+    from apps.large_states import large_states
+    from replay.derivations.derivation_check import verify_derived
+    from replay.verify import comparable, live_epoch, verify
+
     also = None if into is None else into.root
     site = replace(site_of(found, into=into), large=large_states(found, also=also))
-    derived = is_derived(name, into)
     if into is None and not comparable(site, built):
-        # It was brought past an epoch of the live one; bring it to one that both have.
         builder_of(found, site).catch_up(built, live_epoch(site, built))
-    expectation = Expectation(rows=expect, columns=tuple(expect_column or ()))
-    judge = verify_derived if derived else verify
-    compared = judge(site, name, generation=built.generation, expectation=expectation)
-    if report is not None:
-        write_report(compared, report)
-    call.answer(compared.document, text=comparison_page(compared, table))
-    if not compared.accepted:
-        raise typer.Exit(EXIT_FAILED)
+    judge = verify_derived if is_derived(built.name, into) else verify
+    return judge(site, built.name, generation=built.generation, expectation=expectation)
 
 
 def compare_(
@@ -180,7 +195,9 @@ def compare_(
         if watch:
             line = drift_of(book.compared(name, each.generation)[-1])
             print(json.dumps(line, default=str) if call.as_json else drift_line(line), flush=True)
-    if not watch:
+    if watch:
+        print(f"generation {number} of {name} is the table now", file=sys.stderr, flush=True)
+    else:
         drift = [drift_of(each) for each in book.compared(name, number)]
         told = {"name": name, "generation": number, "drift": drift}
         call.answer(told, text=drift_page(drift, table))
@@ -214,27 +231,15 @@ def swap_(
     why_not = (reason or "").strip()
     if unsure and not (yes and why_not):
         what = "; ".join(map(_not_accepted, unsure))
-        verify = ", ".join(f"penstock replay verify {each.name}" for each in unsure)
+        verify = f"penstock replay verify {' '.join(each.name for each in unsure)}"
         call.refuse_unconfirmed(what, fix=f"{verify}, or add --yes --reason WHY")
-    from replay.swap import swap
-
-    site, told = site_of(found), why_not if unsure else None
-
-    def catch_up(replay: Replay) -> Replay:
-        builder = builder_of(found, site)
-        return builder.catch_up(replay, builder.head())
+    from replay.swap import swap_set
 
     def bring(seen: Site, replay: Replay, epoch: Epoch, live: bool) -> Replay:
         return builder_of(found, seen).catch_up(replay, epoch, live=live)
 
-    if len(members) > 1:
-        from replay.swap_sets import swap_set
-
-        _answer_swapped(call, swap_set(site, members, bring, reason=told))
-        return
-    (built,) = members
-    done = swap(site, built.name, catch_up, generation=built.generation, reason=told)
-    call.answer(asdict(done), text=swapped(done))
+    done = swap_set(site_of(found), members, bring, reason=why_not if unsure else None)
+    _answer_swapped(call, done, several=len(members) > 1)
 
 
 def _members(
@@ -243,12 +248,19 @@ def _members(
     """Return the generations that are meant, and those that go with them."""
     for name in names:
         book = book_of(found, name)
-    if generation is not None and len(names) > 1:
-        raise InvalidRequest(
-            "--generation is of one projection, and several are named",
-            remedy="Leave it out: the newest of each is taken.",
-        )
-    return book.set_of([*dict.fromkeys(names)], *states, generation=generation)
+    chosen = [*dict.fromkeys(names)]
+    _refuse_of_one(chosen, {"--generation": generation})
+    return book.set_of(chosen, *states, generation=generation)
+
+
+def _refuse_of_one(names: Sequence[str], given: Mapping[str, object]) -> None:
+    """Raise `InvalidRequest` for options that are of one projection where several are named."""
+    for option, value in given.items():
+        if value is not None and len(names) > 1:
+            raise InvalidRequest(
+                f"{option} is of one projection, and several are named",
+                remedy="Leave it out, or name one.",
+            )
 
 
 def _not_accepted(built: Replay) -> str:
@@ -258,8 +270,10 @@ def _not_accepted(built: Replay) -> str:
     return f"generation {built.generation} of {built.name} {why} the live one"
 
 
-def _answer_swapped(call: CommandCall, done: Sequence[Swapped]) -> None:
-    call.answer([asdict(each) for each in done], text="\n".join(map(swapped, done)))
+def _answer_swapped(call: CommandCall, done: Sequence[Swapped], *, several: bool) -> None:
+    documents = [asdict(each) for each in done]
+    text = "\n".join(map(swapped, done))
+    call.answer(documents if several else documents[0], text=text)
 
 
 def rollback_(call: CommandCall, names: Names) -> None:
@@ -273,16 +287,10 @@ def rollback_(call: CommandCall, names: Names) -> None:
     failpoints.arm_from_environment()
     found = call.settings
     members = _members(found, names, State.SWAPPED, State.ROLLING_BACK)
-    from replay.swap import rollback
+    from replay.swap import rollback_set
 
-    site = site_of(found, fields=False)
-    if len(members) > 1:
-        from replay.swap_sets import rollback_set
-
-        _answer_swapped(call, rollback_set(site, members))
-        return
-    done = rollback(site, members[0].name)
-    call.answer(asdict(done), text=swapped(done))
+    done = rollback_set(site_of(found, fields=False), members)
+    _answer_swapped(call, done, several=len(members) > 1)
 
 
 def cancel_(

@@ -129,11 +129,10 @@ def plan(
             pages.append(made.page)
             continue
         book_of(settled, name, into)
-        from replay.planning import plan_replay
-
-        site, start = site_of(settled, into=into), asked_start(from_savepoint, from_, where)
+        start = asked_start(from_savepoint, from_, where)
         text = text_for(sql, name, several=len(chosen) > 1)
-        found = plan_replay(site, name, text=text, include_late=include_late, start=start)
+        look = _planner(settled, site_of(settled, into=into), name)
+        found = look(text=text, include_late=include_late, start=start)
         documents.append(asdict(found))
         pages.append(plan_page(found, table))
     several = len(names) > 1 or downstream
@@ -233,7 +232,6 @@ def _apply_one(
 ) -> Replay:
     """Build one projection, as it was asked or planned."""
     book = book_of(found, name, into)
-    from replay.planning import plan_replay
     from replay.slices import refuse_pace
 
     slices, rate = pace
@@ -244,7 +242,8 @@ def _apply_one(
     agreed = read_plan(planned, name, given=given)
     if agreed:
         text, include_late, begin = agreed["text"], agreed["include_late"], start_of(agreed)
-    look = partial(plan_replay, site, name, text=text, include_late=include_late, start=begin)
+    planner = _planner(found, site, name)
+    look = partial(planner, text=text, include_late=include_late, start=begin)
     refuse_plan(book, agreed, now := look())  # Before Spark starts, which takes seconds.
     _tell_pace(now, rate)
     return builder_of(found, site).build(
@@ -256,6 +255,16 @@ def _apply_one(
         start=begin,
         agreed=partial(refuse_stale, agreed, look),
     )
+
+
+def _planner(found: settings.Settings, site: Site, name: str) -> Callable[..., ReplayPlan]:
+    """Return what plans a build as `builder_of` would make it."""
+    from apps.executor_choice import executor_choice
+    from replay.planning import plan_replay
+
+    choice = executor_choice(found, found.text("replay.spark_master"))
+    reserve = found.number("storage.min_free_bytes")
+    return partial(plan_replay, site, name, choice=choice, reserve_bytes=reserve)
 
 
 def _tell_pace(planned: ReplayPlan, rate: float | None) -> None:
@@ -330,18 +339,18 @@ def builder_of(found: settings.Settings, site: Site) -> Builder:
 
     It starts Spark for what it does not compute itself.
     """
+    from apps.executor_choice import executor_choice
     from apps.large_states import replay_session
     from lake.sessions import SparkOnDemand
-    from lake.shipment import is_elsewhere
-    from pipeline.executor import Executor
     from replay.build import Builder
 
+    also = None if site.into is None else site.into.root
+    choice = executor_choice(found, found.text("replay.spark_master"))
     return Builder(
-        SparkOnDemand(replay_session(found, also=None if site.into is None else site.into.root)),
+        SparkOnDemand(replay_session(found, also=also)),
         site,
         lambda progress: tell(progress.line),
-        executor=Executor.named(found.text("pipeline.executor")),
-        elsewhere=is_elsewhere(found.text("replay.spark_master")),
+        choice=choice,
     )
 
 

@@ -26,8 +26,8 @@ from penstock_client._sync import projections
 from penstock_client.projections import key_text
 from penstock_client.testing import FakePenstock
 from replay.generations import live_app
-from replay.swap import swap
 from tests.support.lake.handmade import HandMade, words
+from tests.support.lake.swaps import swap
 from tests.support.services.http import service_in_thread
 
 ROWS = [(number, f"w{number}") for number in range(5)]

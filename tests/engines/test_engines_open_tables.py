@@ -17,8 +17,9 @@ from lake.tables import Tables
 from lake.views import DeltaFrames
 from lake.writer import ArrowWriter, Guard
 from replay.build import Builder
-from replay.swap import swap
+from replay.subject import typed_head
 from tests.support.lake.small_lake import PROJECTIONS, SmallLake, some_departures, some_readings
+from tests.support.lake.swaps import swap
 
 NAMES = tuple(PROJECTIONS)
 
@@ -78,7 +79,7 @@ def test_p10_every_engine_sees_a_swapped_generation_whole(small: SmallLake) -> N
     builder = Builder(small.spark, small.site, lambda _: None)
     builder.build("delays")
     before = len(small.rows("projection/delays"))
-    swap(small.site, "delays", lambda r: builder.catch_up(r, builder.head()))
+    swap(small.site, "delays", lambda r: builder.catch_up(r, typed_head(small.site)))
     seen = counts(small, "projection/delays")
     assert len(set(seen.values())) == 1, seen
     assert seen["spark"][0] == before

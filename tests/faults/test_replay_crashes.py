@@ -11,9 +11,10 @@ from kernel import failpoints
 from lake.layout import Lake
 from replay.build import Builder
 from replay.cancel import cancel
-from replay.swap import rollback, swap
+from replay.subject import typed_head
 from replay.verify import verify
 from tests.support.lake.small_lake import SmallLake, some_departures
+from tests.support.lake.swaps import rollback, swap
 
 NAME = "delays"
 TABLE = f"projection/{NAME}"
@@ -48,7 +49,7 @@ def test_p6_a_rebuilt_generation_equals_the_live_one_is_swapped_and_rolled_back(
     built = builder.build(NAME)
     assert verify(small.site, NAME).equal
     small.epoch(some_departures(41, 41, 10))
-    swapped = swap(small.site, NAME, lambda r: builder.catch_up(r, builder.head()))
+    swapped = swap(small.site, NAME, lambda r: builder.catch_up(r, typed_head(small.site)))
     assert swapped.generation == built.generation
     after = SmallLake(small.spark, small.lake)
     after.run(NAME)
@@ -82,7 +83,9 @@ def test_p10_a_crash_in_a_swap_or_rollback_is_finished_by_the_same_command(
 
     def run(what: str) -> int:
         if what == "swap":
-            return swap(small.site, NAME, lambda r: builder.catch_up(r, builder.head())).generation
+            return swap(
+                small.site, NAME, lambda r: builder.catch_up(r, typed_head(small.site))
+            ).generation
         return rollback(small.site, NAME).generation
 
     if step == "rollback":
@@ -104,7 +107,7 @@ def test_p6_a_generation_that_took_late_rows_keeps_them_when_it_goes_on(
 ) -> None:
     builder = builder_of(small)
     builder.build(NAME, include_late=True)
-    swap(small.site, NAME, lambda r: builder.catch_up(r, builder.head()))
+    swap(small.site, NAME, lambda r: builder.catch_up(r, typed_head(small.site)))
     with_late = sum(int(str(row["flights"])) for row in small.rows(TABLE))
     after = SmallLake(small.spark, small.lake)
     # New rows make every window be computed again.

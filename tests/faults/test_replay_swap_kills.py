@@ -18,11 +18,11 @@ from lake.layout import Lake
 from lake.tables import Tables
 from replay.book import ReplayBook, State
 from replay.subject import Site, entry_of
-from replay.swap import rollback, swap
 from replay.verify import verify
 from tests.faults.test_replay_kills import is_stopped
 from tests.support.lake.handmade import HandMade, words
 from tests.support.lake.swapped_pair import PAIR, SwappedPair
+from tests.support.lake.swaps import rollback, swap
 from tests.support.services.waiting import until
 from tests.unit.test_replay_book import unmoved
 

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from kernel import failpoints
 from lake.sessions import SparkOnDemand
 from lake.tables import Tables
-from pipeline.executor import Executor
+from pipeline.executor import Executor, ExecutorChoice
 from projections.run.database import without_zones
 from projections.run.spark_hashes import hash_sql, register_hashes
 from projections.sql.catalog import Column
@@ -49,7 +49,7 @@ def a_builder(small: SmallLake, executor: Executor) -> Builder:
         lambda _: None,
         record_every_s=0.0,
         abandoned_after=timedelta(0),
-        executor=executor,
+        choice=ExecutorChoice(asked=executor),
     )
 
 

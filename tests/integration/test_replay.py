@@ -27,8 +27,7 @@ from replay.cancel import cancel
 from replay.generations import generation_name
 from replay.planning import plan_replay
 from replay.progress import BuildProgress
-from replay.subject import subject_of
-from replay.swap import rollback, swap
+from replay.subject import subject_of, typed_head
 from replay.verify import verify
 from tests.support.lake.small_lake import (
     CHAIN,
@@ -40,6 +39,7 @@ from tests.support.lake.small_lake import (
     more,
     some_departures,
 )
+from tests.support.lake.swaps import rollback, swap
 from tests.support.services.tier import examples
 
 
@@ -159,7 +159,7 @@ def test_a_swap_first_brings_the_generation_to_where_the_live_one_is(small: Smal
     more(small, 3)
     small.run("windy")
     live = small.rows("projection/windy")
-    done = swap(small.site, "windy", lambda replay: made.catch_up(replay, made.head()))
+    done = swap(small.site, "windy", lambda replay: made.catch_up(replay, typed_head(small.site)))
     assert done.epoch == 3
     assert small.rows("projection/windy") == live
 
@@ -179,7 +179,7 @@ def test_a_swap_of_final_rows_takes_in_those_that_ended_without_new_facts(
     small.run("closed")
     live = small.rows("projection/closed")
     assert len(live) > len(before) > 0
-    done = swap(small.site, "closed", lambda replay: made.catch_up(replay, made.head()))
+    done = swap(small.site, "closed", lambda replay: made.catch_up(replay, typed_head(small.site)))
     assert done.epoch == 2
     assert small.rows("projection/closed") == live
     small.run("closed")
@@ -207,7 +207,7 @@ def test_a_swap_takes_in_what_another_projection_changed_at_the_same_epoch(
 
     def catch_up(replay: Replay) -> Replay:
         brought.append(replay)
-        return builder(small).catch_up(replay, made.head())
+        return builder(small).catch_up(replay, typed_head(small.site))
 
     assert swap(small.site, "by_number", catch_up).epoch == 1
     assert len(brought) == 1
@@ -325,7 +325,7 @@ def test_swaps_beside_a_live_runner_lose_nothing(small: SmallLake) -> None:
     try:
         for _ in range(examples(1, matrix=2)):
             made.build("latest")
-            swap(small.site, "latest", lambda replay: made.catch_up(replay, made.head()))
+            swap(small.site, "latest", lambda replay: made.catch_up(replay, typed_head(small.site)))
     finally:
         over.set()
         runner.join()

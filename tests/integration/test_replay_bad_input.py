@@ -13,7 +13,14 @@ import pytest
 from pyspark.sql import SparkSession, functions
 
 from kernel import failpoints
-from kernel.errors import Conflict, ContractViolation, InvalidRequest, NotFound, PenstockError
+from kernel.errors import (
+    Conflict,
+    ContractViolation,
+    InvalidRequest,
+    NotFound,
+    PenstockError,
+    StorageFull,
+)
 from kernel.positions import Epoch
 from lake.layout import Lake
 from lake.tables import Tables
@@ -27,10 +34,10 @@ from replay.planning import plan_replay
 from replay.progress import BuildProgress
 from replay.slices import build_of
 from replay.starts import Start
-from replay.subject import Site, subject_of
-from replay.swap import swap
+from replay.subject import Site, subject_of, typed_head
 from replay.verify import verify
 from tests.support.lake.small_lake import LATEST, SmallLake, fill, more
+from tests.support.lake.swaps import swap
 from tests.support.lake.telling import BreakingRegistry, ToldLake
 from tests.support.services.small_disk import fill as fill_disk
 from tests.support.services.small_disk import small_disk
@@ -98,7 +105,7 @@ def test_a_build_whose_last_slice_fails_goes_on_once_its_query_is_mended(
     assert rows == small.rows(generation_name("latest", whole.generation))
     assert [row["flight"] for row in rows if row["share"] is None] == [flight]
     made = builder(small.spark, small.site)
-    swap(small.site, "latest", lambda r: made.catch_up(r, made.head()), generation=2)
+    swap(small.site, "latest", lambda r: made.catch_up(r, typed_head(small.site)), generation=2)
     more(small, 3)
     small.run("latest")
     builder(small.spark, small.site).build("latest")
@@ -221,7 +228,7 @@ def test_a_disk_that_fills_up_stops_a_build_that_goes_on_when_there_is_room(
             if progress.slice == 2 and not filler:
                 filler.append(fill_disk(disk, leave_bytes=8192))
 
-        with pytest.raises((OSError, PenstockError)):
+        with pytest.raises(StorageFull, match="no room is left"):
             builder(spark, small.site, full).build("latest", slices=SLICES)
         assert small.rows("projection/latest") == before
         os.unlink(filler[0])

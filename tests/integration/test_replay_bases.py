@@ -24,7 +24,7 @@ from replay.planning import plan_replay
 from replay.progress import BuildProgress
 from replay.slices import build_of
 from replay.starts import Start
-from replay.swap import swap
+from replay.subject import typed_head
 from replay.verify import verify
 from tests.support.lake.small_lake import (
     PROJECTIONS,
@@ -37,6 +37,7 @@ from tests.support.lake.small_lake import (
     some_departures,
     some_readings,
 )
+from tests.support.lake.swaps import swap
 
 DEFAULT = ("delays",)
 """The others are repetitions; builds in slices are tried with several steps, too."""
@@ -131,7 +132,7 @@ def test_p6_final_rows_are_the_same_from_a_savepoint(small: SmallLake, kept_at: 
     swap(
         small.site,
         "closed",
-        lambda replay: made.catch_up(replay, made.head()),
+        lambda replay: made.catch_up(replay, typed_head(small.site)),
         generation=done.generation,
     )
     small.epoch([Departure(position=901, minute=700, flight=1)], seen_up_to=700)
@@ -187,7 +188,7 @@ def test_p6_a_build_from_a_savepoint_that_died_goes_on_and_repairs_what_broke_si
     assert {each.slice for each in seen} <= {*range(begun.done, begun.slicing.slices + 1)}
     assert small.rows(generation_name("latest", 2)) == right
     made = builder(small)
-    swap(small.site, "latest", lambda replay: made.catch_up(replay, made.head()))
+    swap(small.site, "latest", lambda replay: made.catch_up(replay, typed_head(small.site)))
     assert small.rows("projection/latest") == right
     # What made the rows is known of a generation that was swapped, too, and of what it took since.
     more(small, 4)

@@ -16,7 +16,7 @@ from kernel.positions import Epoch
 from lake.collecting import Limit
 from lake.tables import Tables
 from pipeline.commit.retention import forget_epochs
-from pipeline.executor import Executor
+from pipeline.executor import Executor, ExecutorChoice
 from replay.book import Replay, ReplayBook, State
 from replay.build import Builder
 from replay.cancel import cancel
@@ -24,7 +24,7 @@ from replay.generations import generation_name
 from replay.join_sides import JoinSides
 from replay.progress import BuildProgress
 from replay.slices import build_of
-from replay.swap import swap
+from replay.subject import typed_head
 from replay.verify import verify
 from tests.support.lake.small_lake import (
     LATEST,
@@ -34,6 +34,7 @@ from tests.support.lake.small_lake import (
     fill,
     more,
 )
+from tests.support.lake.swaps import swap
 
 DEFAULT = ("delays", "visits")
 """One of one step, one of several: the others are repetitions."""
@@ -59,7 +60,7 @@ def builder(
         report,
         record_every_s=0.0,
         abandoned_after=timedelta(seconds=abandoned_after),
-        executor=executor,
+        choice=ExecutorChoice(asked=executor),
         **options,
     )
 
@@ -91,7 +92,7 @@ def test_p6_a_build_in_slices_equals_what_was_kept_and_goes_on(small: SmallLake,
     more(small, 3)
     small.run(name)
     made = builder(small)
-    swap(small.site, name, lambda replay: made.catch_up(replay, made.head()))
+    swap(small.site, name, lambda replay: made.catch_up(replay, typed_head(small.site)))
     after = small.rows(f"projection/{name}")
     builder(small).build(name, slices=2)
     assert verify(small.site, name).equal
@@ -238,7 +239,7 @@ def test_p11_a_build_goes_on_after_the_manifest_has_forgotten_its_epoch(small: S
     assert {progress.behind_s for progress in seen} == {None}
     assert small.rows(generation_name("latest", 2)) == live
     live = small.rows("projection/latest")
-    swap(small.site, "latest", lambda replay: made.catch_up(replay, made.head()))
+    swap(small.site, "latest", lambda replay: made.catch_up(replay, typed_head(small.site)))
     assert small.rows("projection/latest") == live
 
 

@@ -18,9 +18,9 @@ from lake.layout import Lake
 from lake.writer import UPSERT, Guard, with_op
 from projections.run.catalog import DROPPED
 from replay.generations import live_app
-from replay.swap import swap
 from service.openapi import ANSWERS
 from tests.support.lake.handmade import HandMade, words
+from tests.support.lake.swaps import swap
 from tests.support.services.http import service_in_thread
 
 REPORT = "/v1/projections/report"

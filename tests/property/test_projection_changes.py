@@ -19,8 +19,8 @@ from projections.serve.newest_runs import ServedVersion
 from projections.serve.row_changes import RowChange, difference
 from projections.serve.row_values import documents
 from replay.generations import live_app
-from replay.swap import rollback, swap
 from tests.support.lake.handmade import HandMade
+from tests.support.lake.swaps import rollback, swap
 from tests.support.services.tier import examples
 
 MEMORY = 2**22

@@ -21,9 +21,10 @@ from replay.book import Replay, State
 from replay.build import Builder
 from replay.generations import generation_name
 from replay.starts import BEGINNING, Start
-from replay.swap import rollback, swap
+from replay.subject import typed_head
 from replay.verify import verify
 from tests.support.lake.small_lake import SmallLake, some_departures, some_readings
+from tests.support.lake.swaps import rollback, swap
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,9 +138,9 @@ def swapped(small: SmallLake, name: str, dies: str | None) -> None:
     if dies is not None:
         failpoints.arm(dies)
         with pytest.raises(failpoints.Crash):
-            swap(small.site, name, lambda replay: made.catch_up(replay, made.head()))
+            swap(small.site, name, lambda replay: made.catch_up(replay, typed_head(small.site)))
         failpoints.disarm()
-    swap(small.site, name, lambda replay: made.catch_up(replay, made.head()))
+    swap(small.site, name, lambda replay: made.catch_up(replay, typed_head(small.site)))
 
 
 @pytest.mark.matrix

@@ -24,8 +24,8 @@ from replay.book import ReplayBook, State
 from replay.cancel import cancel
 from replay.generations import live_app
 from replay.planning import next_generation
-from replay.swap import rollback, swap
 from tests.support.lake.swapped_report import NAME, SwappedReport
+from tests.support.lake.swaps import rollback, swap
 
 
 @dataclass(frozen=True, kw_only=True)

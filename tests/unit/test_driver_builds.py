@@ -17,15 +17,16 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kernel import failpoints
-from kernel.errors import BeyondThisProcess, Cancelled, Conflict, TooLarge
+from kernel.errors import BeyondThisProcess, Cancelled, Conflict, StorageFull, TooLarge
 from kernel.positions import Epoch
+from kernel.retry import Backoff
 from lake.datasets import paths_of
 from lake.duckdb_files import relation_of
 from lake.layout import Lake
 from lake.sessions import SparkOnDemand
 from lake.tables import Tables
 from lake.writer import ArrowWriter, Guard
-from pipeline.executor import Executor
+from pipeline.executor import Executor, ExecutorChoice
 from pipeline.typed.columns import EVENT_COLUMNS
 from projections.run.catalog import LIVE, PROJECTION, Entry
 from projections.run.region_runs import Reading
@@ -37,6 +38,7 @@ from replay.generations import generation_name
 from replay.progress import BuildProgress
 from replay.subject import Site, subject_of
 from tests.support.lake.handmade import HandMade
+from tests.support.services.small_disk import fill, small_disk
 
 MOMENT = pa.timestamp("us", "UTC")
 START = datetime(2013, 1, 1, tzinfo=UTC)
@@ -109,7 +111,7 @@ class Visits:
             SparkOnDemand(started),
             self.site,
             report,
-            executor=executor,
+            choice=ExecutorChoice(asked=executor),
             record_every_s=0.0,
             abandoned_after=timedelta(0),
         )
@@ -202,6 +204,33 @@ def test_p6_slices_by_the_hash_of_the_key_give_the_whole(visits: Visits) -> None
         assert done.detail["slices"] == 5
         assert (seen[-1].slice, seen[-1].slices) == (5, 5)
         assert str(visits.built(name, done.generation)) == str(whole)
+
+
+def test_a_full_disk_stops_a_build_which_goes_on_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So full that not even the book takes a row."""
+    monkeypatch.setattr("lake.ledger._RIVALS", Backoff(attempts=2, base_s=0.0))
+    with small_disk(tmp_path / "disk", 16) as disk:
+        visits = Visits(disk / "lake")
+        visits.come([{"person": f"p{n % 40}", "weight": n / 7} for n in range(200)], WEIGHT)
+        fillers: list[Path] = []
+
+        def fills(progress: BuildProgress) -> None:
+            if progress.slice == 2 and not fillers:
+                fillers.append(fill(disk, leave_bytes=0))
+
+        with pytest.raises(StorageFull, match="generation 2 of persons stopped") as told:
+            visits.builder(fills).build("persons", slices=5)
+        assert "No space left on device" in str(told.value)
+        assert "penstock replay resume persons" in told.value.remedy
+        fillers[0].unlink()
+        seen: list[BuildProgress] = []
+        assert visits.builder(seen.append).resume("persons").state is State.BUILT
+        assert min(each.slice for each in seen) == 3, (
+            "the two that are there are not computed again"
+        )
+        assert sum(row["n"] for row in visits.built("persons")) == 200
 
 
 def test_spark_is_started_where_it_is_asked_for(visits: Visits) -> None:

@@ -25,8 +25,8 @@ from replay.book import CLAIM, Replay, ReplayBook, State
 from replay.cancel import cancel
 from replay.generation_files import remove_leftovers
 from replay.slices import SlicedBuild, Slicing
-from replay.swap import rollback, swap
 from tests.support.lake.swapped_report import NAME, STABLE, SwappedReport
+from tests.support.lake.swaps import rollback, swap
 
 DAY = timedelta(days=1)
 SOON, LATER = timedelta(minutes=1), 2 * DAY

@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 
-from kernel.errors import LeaseLost, Unavailable
+from kernel.errors import LeaseLost, StorageFull
 from kernel.positions import Epoch
 from lake import local_commits, log_checkpoints
 from lake.local_commits import Landing, commit_here
@@ -341,10 +341,11 @@ def test_a_full_disk_is_told_as_such_and_leaves_no_file(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(StagedFiles, "close", full)
-    with pytest.raises(Unavailable, match="No space left"):
+    with pytest.raises(StorageFull, match="No space left") as told:
         writer.append(str(tmp_path), ROWS, Guard("t", Epoch(2)))
+    assert "Make room on that disk" in told.value.remedy
     change = pa.table({"id": [1], "name": ["b"], OP: [UPSERT]})
-    with pytest.raises(Unavailable, match="No space left"):
+    with pytest.raises(StorageFull, match="No space left"):
         writer.merge(str(tmp_path), change, Guard("t", Epoch(2)), keys=["id"])
     assert {entry.name for entry in tmp_path.iterdir()} == before
 

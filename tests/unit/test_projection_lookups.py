@@ -22,8 +22,8 @@ from projections.serve.keyed_rows import HIDDEN, ScannedRows
 from projections.serve.lookups import Lookups
 from projections.serve.row_values import documents, key_of
 from replay.generations import live_app
-from replay.swap import rollback, swap
 from tests.support.lake.handmade import SQL, HandMade, words
+from tests.support.lake.swaps import rollback, swap
 from tests.support.services.waiting import until
 
 MEMORY = 2**20

@@ -34,9 +34,9 @@ from replay.generations import live_app
 from replay.slice_writer import SliceWriter
 from replay.slices import Slicing, Whole, slice_guard
 from replay.subject import generation_target, reachable, subject_of
-from replay.swap import rollback, swap
 from schemas.registry import MemoryRegistry
 from tests.support.lake.handmade import HandMade, NoSpark
+from tests.support.lake.swaps import rollback, swap
 
 TYPED = "typed/events.visit.seen"
 START = datetime(2013, 1, 1, tzinfo=UTC)

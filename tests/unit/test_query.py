@@ -25,8 +25,8 @@ from pipeline.commit.retention import forget_epochs
 from projections.serve.lake_tables import commits, list_tables, table_name, table_names
 from projections.serve.query import ask
 from replay.generations import live_app
-from replay.swap import rollback, swap
 from tests.support.lake.handmade import HandMade, words
+from tests.support.lake.swaps import rollback, swap
 
 TYPED = "typed/events.thing.told"
 CURRENT = "current/shop.public.orders"

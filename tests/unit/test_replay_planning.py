@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import apps.cli.replay_builds as commands
+from apps.cli import build
 from apps.cli.commands import CommandCall
 from apps.cli.output import table
 from kernel.errors import Conflict, InvalidRequest, StorageFull
@@ -18,6 +20,7 @@ from kernel.positions import Epoch
 from lake.layout import Lake
 from lake.tables import Tables
 from pipeline.ddl.held_tables import NO_ORDER, Hold
+from pipeline.executor import Executor
 from projections.run.catalog import LIVE, PROJECTION, Entry
 from replay.book import Replay, ReplayBook, State
 from replay.build import Builder
@@ -26,8 +29,8 @@ from replay.pages import plan_page
 from replay.planning import ReplayChange, ReplayPlan, plan_replay, refuse_changed, refuse_full
 from replay.rates import FAST_ROWS_PER_S, RatesOf
 from replay.subject import anything_new, reachable, subject_of
-from replay.swap import swap
 from tests.support.lake.handmade import SQL, HandMade, NoSpark, words
+from tests.support.lake.swaps import swap
 
 NAME = "report"
 TOLD = "typed/events.thing.told"
@@ -77,6 +80,21 @@ def test_an_unchanged_query_is_computed_again_over_what_the_live_one_has(made: H
     assert plan.go_back == f"penstock replay rollback {NAME}"
     again = replace(plan_replay(made.site, NAME), free_bytes=plan.free_bytes)
     assert document(again) == document(plan), "what did not change reads the same"
+
+
+def test_a_plan_has_the_slices_of_who_makes_them(
+    made: HandMade, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Executors take smaller ones, so that the time left is known early."""
+    monkeypatch.setattr("replay.slices.LEAST_ROWS", 1)
+    monkeypatch.setenv("PENSTOCK_LAKE_PATH", made.lake.root)
+    monkeypatch.chdir(tmp_path)
+    slices = {}
+    for executor in Executor:
+        monkeypatch.setenv("PENSTOCK_PIPELINE_EXECUTOR", executor.value)
+        told = CliRunner().invoke(build(), ["replay", "plan", NAME, "--json"])
+        slices[executor] = json.loads(told.stdout)["slices"]
+    assert slices == {Executor.AUTO: 1, Executor.DRIVER: 1, Executor.SPARK: 3}
 
 
 @pytest.mark.parametrize(
@@ -183,9 +201,14 @@ def test_a_generation_that_finds_no_room_is_refused(made: HandMade) -> None:
     assert plan.fits
     refuse_full(plan)
     full = replace(plan, free_bytes=plan.needed_bytes - 1)
-    with pytest.raises(StorageFull, match=f"needs {plan.needed_bytes} bytes and"):
+    with pytest.raises(StorageFull, match=f"needs {plan.needed_bytes:,} bytes and"):
         refuse_full(full)
     refuse_full(replace(plan, free_bytes=None))
+    refuse_full(replace(plan, free_bytes=plan.needed_bytes + 7, reserve_bytes=7))
+    kept = replace(plan, free_bytes=plan.needed_bytes + 6, reserve_bytes=7)
+    assert "(7 stay in reserve): too few" in plan_page(kept, table)
+    with pytest.raises(StorageFull, match="are free, 7 of which stay in reserve"):
+        refuse_full(kept)
 
 
 def test_a_plan_holds_while_the_log_goes_on_and_not_when_the_query_changed(made: HandMade) -> None:

@@ -20,8 +20,8 @@ from replay import deployment
 from replay.book import Replay, ReplayBook, State
 from replay.generations import build_app, generation_name
 from replay.planning import plan_replay
-from replay.swap import rollback, swap
 from tests.support.lake.handmade import SQL, HandMade, told, words
+from tests.support.lake.swaps import rollback, swap
 
 NAME = "report"
 TOLD = "typed/events.thing.told"

@@ -24,6 +24,7 @@ from replay.pages import drift_line, drift_of, drift_page
 from replay.resumption import slice_failed
 from replay.side_by_side import comparisons
 from tests.support.lake.handmade import HandMade, words
+from tests.support.lake.swaps import swap
 
 NAME, TOLD = "report", "typed/events.thing.told"
 
@@ -89,6 +90,27 @@ def test_every_epoch_of_the_live_one_is_compared_once_until_it_ends(versions: Ve
         NotFound, match=r"no generation that is built .*; generation 2 is cancelled"
     ):
         next(comparisons(site, NAME, versions.catch_up))
+
+
+def test_who_watches_sees_the_version_become_the_table(versions: Versions) -> None:
+    """A swap that is under way may still be given up: it is waited for."""
+    site, looks = versions.made.site, []
+
+    def go_on() -> bool:
+        looks.append(book.of(NAME)[-1].state)
+        if len(looks) == 1:
+            book.record(built.now(State.SWAPPING, detail={"claim": "another's"}))
+        elif len(looks) == 2:
+            book.record(built.now(State.BUILT))
+        elif len(looks) == 3:
+            swap(site, NAME, lambda replay: replay)
+        return True
+
+    book = ReplayBook(site.lake, site.tables)
+    built = book.newest(NAME, *READY)
+    found = [*comparisons(site, NAME, versions.catch_up, go_on=go_on)]
+    assert [each.epoch for each in found] == [1]
+    assert looks == [State.VERIFIED, State.SWAPPING, State.BUILT]
 
 
 def test_the_command_shows_the_drift_of_before_and_now(

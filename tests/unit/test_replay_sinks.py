@@ -11,8 +11,8 @@ from lake.layout import Lake
 from projections.run.catalog import LIVE, PROJECTION, Entry
 from replay.book import Replay
 from replay.planning import plan_replay
-from replay.swap import rollback, swap
 from tests.support.lake.handmade import SQL, HandMade, words
+from tests.support.lake.swaps import rollback, swap
 
 NAME = "report"
 TOLD, RAISED = "typed/events.thing.told", "typed/events.thing.raised"

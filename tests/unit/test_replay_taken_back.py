@@ -26,7 +26,7 @@ from projections.serve.pinned_epochs import pinned_at
 from projections.serve.savepoints import create
 from projections.sql.parse import parse_script
 from replay import cancel as cancelling
-from replay import swap as swapping
+from replay import swap_commits
 from replay.book import ReplayBook, State
 from replay.build import Builder
 from replay.cancel import cancel, remove_abandoned
@@ -36,9 +36,9 @@ from replay.generations import build_app, generation_name, live_app
 from replay.planning import plan_replay, refuse_changed
 from replay.slices import slice_guard
 from replay.subject import entry_of
-from replay.swap import rollback, swap
 from tests.support.lake.handmade import NoSpark
 from tests.support.lake.swapped_report import NAME, STABLE, SwappedReport, rows
+from tests.support.lake.swaps import rollback, swap
 
 
 @pytest.fixture
@@ -307,7 +307,7 @@ def test_a_claim_is_given_back_where_the_commit_failed(
         swap(report.site, NAME, report.catch_up)
     before = state(report)
     with monkeypatch.context() as patches:
-        patches.setattr(swapping, "publish" if command == "swap" else "put_back", failing)
+        patches.setattr(swap_commits, "publish" if command == "swap" else "put_back", failing)
         with pytest.raises(type(stop)):
             given()
     assert state(report) is before
@@ -327,7 +327,7 @@ def test_a_commit_whose_answer_was_lost_is_gone_on_with(
         return committing
 
     for commit in ("publish", "put_back"):
-        monkeypatch.setattr(swapping, commit, losing(getattr(swapping, commit)))
+        monkeypatch.setattr(swap_commits, commit, losing(getattr(swap_commits, commit)))
     swapped(report)
     assert (state(report), words_of(report)) == (State.SWAPPED, {"of 2"})
     assert rollback(report.site, NAME).generation == 1

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kernel.errors import Cancelled, Conflict, InvalidRequest, NotFound
+from kernel.errors import Cancelled, Conflict, InvalidRequest, NotFound, StorageFull
 from kernel.positions import Epoch
 from lake.layout import Lake
 from lake.tables import Tables
@@ -492,6 +492,23 @@ def test_what_stopped_a_build_is_told(made: HandMade, course: Course) -> None:
     assert build_of(stopped.detail) == course.build
     assert not is_alive(stopped)
     assert cancel(made.site, NAME).state is State.CANCELLED
+
+
+def test_what_cannot_be_noted_neither_ends_a_build_nor_hides_what_does(
+    made: HandMade, course: Course, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk of the lake is full for a while."""
+    monkeypatch.setattr(ReplayBook, "record", full)
+    course.finished(1.0)
+    assert course.tick(0.5)
+    assert course.stopped(ValueError("no space left")), "nobody cancelled it"
+    monkeypatch.undo()
+    course.finished(1.0)
+    assert build_of(newest(made).detail) == course.build
+
+
+def full(*_: object, **__: object) -> None:
+    raise StorageFull("no space left")
 
 
 @pytest.mark.parametrize("other", [{"text": "another query"}, {"include_late": True}])

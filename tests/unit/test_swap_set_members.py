@@ -17,13 +17,13 @@ from lake.layout import Lake
 from lake.tables import Tables
 from projections.run.catalog import DROPPED, LIVE, PROJECTION, Entry
 from projections.run.projector import Projector
-from replay import swap_sets
+from replay import swap as swapping
 from replay.book import CLAIM, TOGETHER, Replay, State
 from replay.build import Builder
 from replay.planning import next_generation
-from replay.subject import Site
-from replay.swap import noted as swap_noted
-from replay.swap_sets import rollback_set, swap_set
+from replay.subject import Site, typed_head
+from replay.swap import rollback_set, swap_set
+from replay.swap_commits import noted as swap_noted
 from tests.support.lake.handmade import SQL, HandMade, NoSpark
 from tests.support.lake.swapped_pair import PAIR, SwappedPair
 
@@ -112,7 +112,7 @@ def test_p10_a_rollback_amid_a_swap_that_goes_on_takes_back_both(
         rollback_set(pair.site, pair.swapped_ones())
         return version
 
-    monkeypatch.setattr(swap_sets, "noted", noted)
+    monkeypatch.setattr(swapping, "noted", noted)
     with pytest.raises(Conflict, match="generation 2 of first is rolled back meanwhile"):
         swap_set(pair.site, pair.members(), pair.bring)
     assert pair.states() == {"first": State.ROLLED_BACK, "second": State.BUILT}
@@ -137,5 +137,5 @@ def test_who_was_taken_back_while_it_was_brought_is_not_claimed_again(
         cast("SparkSession", NoSpark()), Site(lake=pair.lake, tables=Tables()), lambda _: None
     )
     with pytest.raises(Conflict, match="generation 2 of first is built meanwhile"):
-        builder.catch_up(claimed, builder.head())
+        builder.catch_up(claimed, typed_head(pair.site))
     assert pair.book.of("first")[-1].state is State.BUILT

@@ -24,14 +24,13 @@ from projections.run.catalog import CLAIM, CLAIMED_FOR, DROPPED, Deployment
 from projections.run.derived_tables import DerivedTables
 from projections.run.projector import Projector
 from projections.serve.statuses import try_again
-from replay import going_live
-from replay import swap as swapping
+from replay import going_live, swap_commits
 from replay.book import READY, Replay, ReplayBook, State
 from replay.deployment import hold_places
 from replay.generation_files import remove_leftovers
 from replay.subject import Site, entry_of, generation_target, reachable, subject_of
-from replay.swap import rollback, swap
 from tests.support.lake.handmade import NoSpark
+from tests.support.lake.swaps import rollback, swap
 from tests.unit.test_projection_rounds import DOUBLED, PERSONS, SHAPES, Rounds
 
 NAME = "persons"
@@ -91,7 +90,7 @@ class Load(Rounds):
 def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
     found = Load(tmp_path, monkeypatch)
     for commit in ("publish", "put_back"):
-        monkeypatch.setattr(swapping, commit, amid(found, getattr(swapping, commit)))
+        monkeypatch.setattr(swap_commits, commit, amid(found, getattr(swap_commits, commit)))
     found.build()
     return found
 

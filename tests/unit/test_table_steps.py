@@ -19,8 +19,8 @@ from projections.serve.feed_places import FeedPlace, place_of
 from projections.serve.row_values import documents
 from projections.serve.table_steps import Changes, TableSteps
 from replay.generations import live_app
-from replay.swap import rollback, swap
 from tests.support.lake.handmade import HandMade, words
+from tests.support.lake.swaps import rollback, swap
 
 NAME = "projection/report"
 KEY = ("id",)

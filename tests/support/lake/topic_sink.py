@@ -18,10 +18,10 @@ from lake.writer import Guard, with_op
 from projections.run.catalog import LIVE, PROJECTION, Entry
 from projections.sinks.sink_metrics import SinkMetrics
 from replay.generations import live_app
-from replay.swap import rollback, swap
 from schemas.registry import ConfluentRegistry
 from schemas.wire import HEADER_BYTES, schema_id_of
 from tests.support.lake.handmade import HandMade, words
+from tests.support.lake.swaps import rollback, swap
 from tests.support.lake.topic_reading import records_of
 
 STATEMENT = """CREATE PROJECTION {name} WITH (key = 'id', sink = '{target}'{more}) AS
