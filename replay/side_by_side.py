@@ -26,13 +26,14 @@ def comparisons(
     catch_up: Callable[[Epoch], CatchUp],
     *,
     generation: int | None = None,
-    expectation: Expectation = NOTHING,
+    expectation: Expectation | None = None,
     go_on: Callable[[], bool] = lambda: False,
 ) -> Iterator[GenerationComparison]:
     """Yield a comparison as of now, and one for each newer epoch as long as `go_on` says so.
 
     `catch_up` gives what brings a generation to an epoch. `go_on` is asked when nothing is new, and
-    waits. It ends once the generation is the table. Raises what `verify` does, also when it was
+    waits. Without an `expectation` what was accepted before is so still: who looks on does not take
+    that back. It ends once the generation is the table. Raises what `verify` does, also when it was
     cancelled meanwhile.
     """
     book = ReplayBook(site.lake, site.tables)
@@ -45,7 +46,8 @@ def comparisons(
             if live > built.epoch or not comparable(site, built):
                 built = catch_up(live)(built)
             if built.epoch != compared and comparable(site, built):
-                found = verify(site, name, generation=generation, expectation=expectation)
+                wanted = _accepted(built) if expectation is None else expectation
+                found = verify(site, name, generation=generation, expectation=wanted)
         except (Conflict, NotFound):
             known = None if generation is None else book.known(name, generation)
             if compared is None or known is None or known.state not in _PROMOTED:
@@ -57,3 +59,11 @@ def comparisons(
             yield found
         if not go_on():
             return
+
+
+def _accepted(built: Replay) -> Expectation:
+    """Return what was expected of a generation as it was compared and accepted."""
+    told = built.detail.get("expectation") if built.state is State.VERIFIED else None
+    if not isinstance(told, dict):
+        return NOTHING
+    return Expectation(rows=told["rows"], columns=tuple(told["columns"]))

@@ -23,6 +23,7 @@ from replay.generations import build_app, generation_name
 from replay.pages import drift_line, drift_of, drift_page
 from replay.resumption import slice_failed
 from replay.side_by_side import comparisons
+from replay.verify import Expectation, verify
 from tests.support.lake.handmade import HandMade, words
 from tests.support.lake.swaps import swap
 
@@ -90,6 +91,22 @@ def test_every_epoch_of_the_live_one_is_compared_once_until_it_ends(versions: Ve
         NotFound, match=r"no generation that is built .*; generation 2 is cancelled"
     ):
         next(comparisons(site, NAME, versions.catch_up))
+
+
+def test_who_looks_on_does_not_take_back_what_was_accepted(versions: Versions) -> None:
+    site, odd = versions.made.site, Expectation(rows="built.word = 'other'")
+    for _ in range(2):
+        versions.live()
+    book = ReplayBook(site.lake, site.tables)
+    versions.catch_up(Epoch(3))(book.newest(NAME, *READY))
+    assert verify(site, NAME, expectation=odd).rows.expected == 1
+    versions.live()
+    (found,) = comparisons(site, NAME, versions.catch_up)
+    assert (found.epoch, found.expectation) == (4, odd)
+    assert book.newest(NAME, *READY).state is State.VERIFIED
+    versions.live()
+    (found,) = comparisons(site, NAME, versions.catch_up, expectation=Expectation())
+    assert book.newest(NAME, *READY).state is State.DIFFERS
 
 
 def test_who_watches_sees_the_version_become_the_table(versions: Versions) -> None:
