@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -19,7 +20,14 @@ from typing import Any, Literal, Protocol
 from eventstore.codecs import Codecs
 from eventstore.names import subject_of
 from eventstore.store import EncodedEvent
-from kernel.errors import Incompatible, NotFound, SchemaViolation, Unavailable, UnknownType
+from kernel.errors import (
+    Incompatible,
+    Misconfigured,
+    NotFound,
+    SchemaViolation,
+    Unavailable,
+    UnknownType,
+)
 from schemas.compatibility import Level, complaints_at
 from schemas.inference import widened
 from schemas.json_codec import JsonCodec
@@ -287,6 +295,15 @@ class Intake:
 
     async def _write_with(self, subject: str, schema_id: int, schema_json: str) -> None:
         JsonCodec(schema_json)
+        known = await self._cache.schema(schema_id)
+        if known is not None and json.loads(known) != json.loads(schema_json):
+            # Events under this id would be read by the other one.
+            raise Misconfigured(
+                f"the registry has the schema of {subject} under id {schema_id}, and the store has "
+                "another one there: it is not the registry that its events were written with",
+                remedy="Set registry.url to that one; where it was lost, fill an empty one: "
+                "penstock store restore-registry",
+            )
         await self._cache.keep(subject, schema_id, schema_json)
         self._adopt(subject, schema_id, schema_json)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -27,11 +28,15 @@ Store = Annotated[
     list[str] | None,
     typer.Option(metavar="ID", help="Which store's log; its ids, oldest first (repeatable)."),
 ]
+Database = Annotated[
+    str | None, typer.Option("--dsn", help="The database (default: postgres.dsn).")
+]
 
 
 def renew_id(
     call: CommandCall,
     yes: Annotated[bool, typer.Option("--yes", help="Really give it a new id.")] = False,
+    dsn: Database = None,
 ) -> None:
     """Give the store a new id: after it was restored, or lost events in a fail-over.
 
@@ -46,9 +51,37 @@ def renew_id(
 
     from eventstore.postgres.identity import renew_id as renewed
 
-    store_id = asyncio.run(renewed(call.settings.required("postgres.dsn")))
+    store_id = asyncio.run(renewed(dsn or call.settings.required("postgres.dsn")))
     text = f"the store's id is {store_id} now; restart its services"
     call.answer({"store_id": store_id}, text=text)
+
+
+def restore_registry(call: CommandCall) -> None:
+    """Fill an empty registry with the schemas of store and lake, under the ids that they had.
+
+    For when it was lost, as with the PostgreSQL that the local stack's own is in: records name
+    their schemas by id. Nothing else may use it meanwhile. Given again it goes on where it was.
+    """
+    import asyncio
+
+    from eventstore.recovery.events import lake_schemas
+    from eventstore.recovery.stored_events import StoredEvents
+    from schemas.registry import ConfluentRegistry
+    from schemas.registry_refill import refill
+
+    found = call.settings
+    dsn, url = found.required("postgres.dsn"), found.required("registry.url")
+
+    async def kept() -> tuple[dict[int, str], dict[str, list[int]]]:
+        async with StoredEvents.open(dsn, found.lake) as stored:
+            return dict((await stored.contents()).schemas), await stored.type_schemas()
+
+    schemas, subjects = asyncio.run(kept())
+    done = refill(ConfluentRegistry(url), lake_schemas(call.made_lake) | schemas, subjects)
+    text = f"the registry at {url} has {done.schemas} schemas under their ids"
+    if done.lost:
+        text += f"; nobody knows {done.lost} more, whose ids stand for nothing"
+    call.answer(asdict(done) | {"registry": url}, text=text)
 
 
 def export_(call: CommandCall, folder: Folder) -> None:
@@ -76,7 +109,8 @@ def import_(call: CommandCall, folder: Folder, into: Into = None) -> None:
     """
     from eventstore.recovery.events import FolderEvents
 
-    _fill(call, FolderEvents(folder), into)
+    compare = f"penstock store verify {shlex.quote(str(folder))}"
+    _fill(call, FolderEvents(folder), into, compare=compare)
 
 
 def rebuild_(call: CommandCall, store: Store = None, into: Into = None) -> None:
@@ -85,7 +119,8 @@ def rebuild_(call: CommandCall, store: Store = None, into: Into = None) -> None:
     For when PostgreSQL is lost. Given again after a crash it goes on where it was. Compare it
     before you serve it: penstock store verify.
     """
-    _fill(call, _from_lake(call, store), into)
+    which = "".join(f" --store {each}" for each in store or ())
+    _fill(call, _from_lake(call, store), into, compare=f"penstock store verify{which}")
 
 
 def verify_(
@@ -94,9 +129,7 @@ def verify_(
         Path | None, typer.Argument(metavar="[FOLDER]", help="An export; without it the lake.")
     ] = None,
     store: Store = None,
-    into: Annotated[
-        str | None, typer.Option("--dsn", help="The database (default: postgres.dsn).")
-    ] = None,
+    into: Database = None,
 ) -> None:
     """Compare the store with the lake's log, or with an export: every event, byte for byte.
 
@@ -129,7 +162,8 @@ def _from_lake(call: CommandCall, store: list[str] | None) -> StoreEvents:
     return LakeEvents(call.made_lake, store or ())
 
 
-def _fill(call: CommandCall, events: StoreEvents, into: str | None) -> None:
+def _fill(call: CommandCall, events: StoreEvents, into: str | None, *, compare: str) -> None:
+    """Fill a database; tell by which command it is compared with where its events came from."""
     import asyncio
 
     from eventstore.recovery.rebuild import rebuild
@@ -140,7 +174,7 @@ def _fill(call: CommandCall, events: StoreEvents, into: str | None) -> None:
     seconds = time.monotonic() - started
     text = (
         f"store {done.store_id} has {done.events:,} events of {done.streams:,} streams, in "
-        f"{seconds:.1f} s; compare it: penstock store verify"
+        f"{seconds:.1f} s; compare it: {compare}{'' if into is None else ' --dsn DSN'}"
     )
     call.answer(asdict(done) | {"seconds": round(seconds, 3)}, text=text)
 
@@ -169,4 +203,4 @@ def _told(report: RecoveryReport) -> str:
     return "\n".join([f"{what}{beyond}", counts, *(f"  {each}" for each in report.first)])
 
 
-register = commands(store=[renew_id, export_, import_, rebuild_, verify_])
+register = commands(store=[renew_id, export_, import_, rebuild_, verify_, restore_registry])

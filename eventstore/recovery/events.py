@@ -79,7 +79,7 @@ class LakeEvents:
         self._contents = Contents(
             store_id=newest.store_id,
             head=_head(lake, newest),
-            schemas=_lake_schemas(lake),
+            schemas=lake_schemas(lake),
             subjects={},
         )
         _refuse_later(lake, {segment.store_id for segment in self._segments}, self._contents.head)
@@ -262,7 +262,8 @@ def _head(lake: Lake, newest: _Segment) -> int:
     return newest.last if last is None else int(last.heads.get(newest.store_id, newest.last))
 
 
-def _lake_schemas(lake: Lake) -> dict[int, str]:
+def lake_schemas(lake: Lake) -> dict[int, str]:
+    """Return the schemas by id that a lake has noted beside its log."""
     rows = Tables().read(lake.avro_schemas, columns=["schema_id", "schema"])
     return {} if rows is None else {r["schema_id"]: r["schema"] for r in rows.to_pylist()}
 

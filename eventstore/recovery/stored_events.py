@@ -56,6 +56,14 @@ class StoredEvents:
         types = await self.rows("SELECT subject, schema_id FROM es.types ORDER BY subject")
         return Contents(store_id=store_id, head=head, schemas=dict(schemas), subjects=dict(types))
 
+    async def type_schemas(self) -> dict[str, list[int]]:
+        """Return the schemas by id that events of each type were written with."""
+        found: dict[str, list[int]] = {}
+        statement = "SELECT subject, schema_id FROM es.type_schemas ORDER BY subject, schema_id"
+        for subject, schema_id in await self.rows(statement):
+            found.setdefault(subject, []).append(schema_id)
+        return found
+
     async def between(self, low: int, high: int) -> pa.Table:
         """Return the events of some positions. Raises `Unavailable` without their archive."""
         rows = await self.rows(_EVENTS, low, high)

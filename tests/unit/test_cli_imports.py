@@ -62,6 +62,7 @@ HEAVY: dict[str, str] = {
     "store import": "reads Parquet files",
     "store rebuild": "reads the lake's log as Arrow",
     "store verify": "reads the lake's log as Arrow",
+    "store restore-registry": "reads PostgreSQL and the lake",
     "wait": "asks PostgreSQL how far it is",
     "demo": "runs the whole system",
     "up": "starts the whole system",

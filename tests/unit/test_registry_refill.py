@@ -1,0 +1,81 @@
+"""A registry that was lost gets its schemas back under the ids by which records name them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from uuid import uuid4
+
+import pytest
+
+from eventstore.codecs import Codecs
+from eventstore.intake import Intake, MemorySchemaCache
+from kernel.errors import Conflict, InvalidRequest, Misconfigured
+from schemas.records import NewEvent
+from schemas.registry import MemoryRegistry
+from schemas.registry_refill import MOST_LOST, refill
+
+
+def record(name: str) -> str:
+    fields = [{"name": "a", "type": "long"}]
+    return json.dumps({"type": "record", "name": name, "fields": fields})
+
+
+def event(type_: str, data: dict[str, object]) -> NewEvent:
+    return NewEvent(id=uuid4(), type=type_, data=data, metadata={}, tags=(), occurred_at=None)
+
+
+SCHEMAS = {2: record("placed"), 3: record("placed_again"), 5: record("row")}
+SUBJECTS = {"order.placed": [2, 3], "order.moved": [3]}
+
+
+def test_each_schema_has_its_id_and_its_names_again() -> None:
+    registry = MemoryRegistry()
+    done = refill(registry, SCHEMAS, SUBJECTS)
+    assert (done.schemas, done.subjects, done.lost) == (3, 2, 2)
+    assert {number: registry.schema(number) for number in SCHEMAS} == SCHEMAS
+    assert [each.id for each in registry.versions("order.placed")] == [2, 3]
+    assert [each.id for each in registry.versions("order.moved")] == [3]
+    assert registry.register("shop.public.orders-value", SCHEMAS[5]) == 5, "its producer's own name"
+    assert registry.register("new.type", record("new")) == 6
+
+
+def test_what_was_interrupted_is_gone_on_with_by_the_same_call() -> None:
+    registry = MemoryRegistry()
+    refill(registry, {2: SCHEMAS[2]}, {"order.placed": [2]})
+    refill(registry, SCHEMAS, SUBJECTS)
+    assert refill(registry, SCHEMAS, SUBJECTS).schemas == 3
+    assert [each.id for each in registry.versions("order.placed")] == [2, 3]
+
+
+def test_a_registry_that_gives_other_ids_is_refused() -> None:
+    registry = MemoryRegistry()
+    registry.register("of.another", record("other"))
+    with pytest.raises(Conflict, match="it is not empty"):
+        refill(registry, SCHEMAS, SUBJECTS)
+
+
+@pytest.mark.parametrize("number", [0, MOST_LOST + 2])
+def test_ids_that_no_registry_counts_to_are_refused(number: int) -> None:
+    registry = MemoryRegistry()
+    with pytest.raises(InvalidRequest, match="no registry that counts"):
+        refill(registry, {number: record("far")}, {})
+    assert registry.subjects() == ()
+
+
+def test_no_event_is_written_by_a_schema_that_the_store_knows_as_another_one() -> None:
+    """The registry was lost, and another one counts from 1 again."""
+
+    async def encoded() -> Misconfigured:
+        cache = MemorySchemaCache()
+        first = Intake(MemoryRegistry(), cache, "infer", Codecs())
+        await first.encode("order", [event("placed", {"a": 1})])
+        second = Intake(MemoryRegistry(), cache, "infer", Codecs())
+        await second.load()
+        await second.encode("order", [event("placed", {"a": 2})])
+        with pytest.raises(Misconfigured, match="under id 1, and the store has another") as told:
+            await second.encode("parcel", [event("sent", {"b": "x"})])
+        assert (await cache.load()).subjects == {"order.placed": 1}
+        return told.value
+
+    assert "penstock store restore-registry" in asyncio.run(encoded()).remedy
