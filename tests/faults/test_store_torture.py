@@ -84,8 +84,9 @@ def test_requests_carry_the_ids_that_the_judge_expects() -> None:
     }
 
 
-def test_an_unknown_kill_is_refused(own_cluster: Cluster, tmp_path: Path) -> None:
+def test_an_unknown_kill_is_refused(tmp_path: Path) -> None:
+    nobody = Cluster(folder=tmp_path, port=1)
     options = Options(kills=("thunder",), folder=tmp_path)
     with pytest.raises(InvalidRequest, match="no kill 'thunder'"):
-        asyncio.run(torture(options, MortalDatabase(cluster=own_cluster), say=progress.silent))
+        asyncio.run(torture(options, MortalDatabase(cluster=nobody), say=progress.silent))
     assert set(Options().kills) == set(KILLS)

@@ -20,6 +20,7 @@ from apps.settings import Settings, load
 from lake.layout import Lake
 from lake.spark_session import start_session, warm
 from lake.storage import spark_settings
+from stack import parts as definitions
 from stack.control import UpOptions, down, up
 from stack.jars import resolve
 from stack.java import find_java
@@ -39,7 +40,10 @@ def stack() -> Iterator[Settings]:
     # PostgreSQL refuses root and runs as a user that must be able to pass this folder.
     workspace.chmod(0o711)
     try:
-        up(workspace, UpOptions(port_base=PortBlock.WARM, parts=PARTS, restarts=_RESTARTS))
+        with pytest.MonkeyPatch.context() as patched:
+            # As for Spark: what a worker of Connect compiles well, it runs too seldom here.
+            patched.setattr(definitions, "_JVM", definitions._SMALL_JVM)
+            up(workspace, UpOptions(port_base=PortBlock.WARM, parts=PARTS, restarts=_RESTARTS))
         settings = load(workspace)
         with psycopg.connect(settings.required("postgres.dsn"), autocommit=True) as connection:
             # A killed process is not a lost machine: nothing that tests do needs the disk's word.

@@ -14,7 +14,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
 
 from apps.capture import capture_site
 from apps.settings import Settings
-from cdc import capture, removal, sources
+from cdc import capture, sources
 from cdc.capture import SourceAccess
 from cdc.connect import ConnectClient
 from cdc.decode import ChangeDecoder
@@ -35,6 +35,7 @@ from schemas.records import (
 )
 from schemas.registry import ConfluentRegistry
 from tests.support.services.waiting import until
+from tests.support.sources.databases import leave
 from tests.support.sources.source_database import SourceDatabase
 
 SALT = "saltofthistest0123456789"
@@ -170,9 +171,7 @@ class Captured(SourceDatabase):
 
     def remove(self) -> None:
         """Leave nothing behind in Connect and the database."""
-        removal.remove(
-            self.source.name, self.dsn, capture_site(self.settings).placement, self.connect
-        )
+        leave(self.settings, self.settings.name, self.source.name, self.dsn)
         self.reader.close()
         self.connect.close()
         self.registry.close()

@@ -26,6 +26,7 @@ from pipeline.installs.install_book import InstallBook
 from schemas.registry import ConfluentRegistry
 from tests.support.lake.feeding import Epochs
 from tests.support.services.waiting import until
+from tests.support.sources.databases import leave
 from tests.support.sources.followed_database import FollowedDatabase
 from tests.support.sources.workspaces import Workspace
 
@@ -81,8 +82,8 @@ class Copied(FollowedDatabase):
             connect.await_running(connector)
 
     def close(self) -> None:
-        """Remove connector, slot and publication."""
-        lifecycle.remove(capture_site(self.workspace.settings), self.source)
+        """Remove connector and slot."""
+        leave(self._stack, self.workspace.name, self.name, self.dsn)
 
     def copier(self) -> TableCopier:
         """Make the pipeline's copier."""

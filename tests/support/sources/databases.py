@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
 from apps.settings import Settings
+from cdc.connect import ConnectClient
+from cdc.connectors import replication_name
+from cdc.removal import retire_slot
+from kernel.errors import PenstockError
 
 
 @contextmanager
@@ -33,6 +37,19 @@ def databases(stack: Settings) -> Iterator[Callable[[str], str]]:
     with psycopg.connect(admin, autocommit=True) as connection:
         for name in made:
             connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)".encode())
+
+
+def leave(stack: Settings, workspace: str, source: str, dsn: str) -> None:
+    """Take away a test's connector and slot; all else goes with the database.
+
+    `cdc.removal` has Connect forget how far it has read, too, for which it stops the connector and
+    fences its producers first. Names are a test's own: nobody asks for that again.
+    """
+    with ConnectClient(stack.required("connect.url")) as connect:
+        connect.delete(f"{workspace}-{source}")
+        connect.await_gone(f"{workspace}-{source}", timeout_s=120)
+    with suppress(PenstockError):  # What is left is named where the database is to go.
+        retire_slot(dsn, replication_name(workspace, source))
 
 
 @pytest.fixture

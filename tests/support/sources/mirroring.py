@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from apps.pipeline.routing import TopicRouter
 from apps.settings import Settings
-from cdc import capture, removal
+from cdc import capture
 from cdc.capture import SourceAccess
 from cdc.connect import ConnectClient
 from cdc.connectors import Placement
@@ -30,6 +30,7 @@ from pipeline.ddl.held_tables import Hold
 from projections.run.captured_tables import CapturedTable
 from schemas.registry import ConfluentRegistry
 from tests.support.lake.feeding import Epochs
+from tests.support.sources.databases import leave
 from tests.support.sources.followed_database import FollowedDatabase
 
 
@@ -159,4 +160,4 @@ def mirrored(
         try:
             yield Mirror(dsn, source, placement, epochs)
         finally:
-            removal.remove(name, dsn, placement, connect)
+            leave(stack, placement.workspace, name, dsn)
