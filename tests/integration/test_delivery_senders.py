@@ -26,6 +26,7 @@ from kernel.clock import ManualClock
 from kernel.errors import Misconfigured
 from tests.support.services.http import free_port
 from tests.support.services.receivers import Received, Reply, SmtpSink, http_receiver, smtp_sink
+from tests.support.services.waiting import SLOWEST
 
 AT = datetime(2013, 1, 1, 5, 15, tzinfo=UTC)
 KEY = bytes(range(32))
@@ -257,7 +258,7 @@ def test_who_is_refused_for_now_until_the_time_is_over_is_named() -> None:
         "busy@shop.example (451); the other recipients have it"
     )
     assert sink.recipients == [["kim@shop.example"]]
-    assert took_s < 2
+    assert took_s < SLOWEST, "times the second that it has"
 
 
 @pytest.mark.parametrize(
@@ -289,12 +290,12 @@ def test_a_mail_server_that_takes_its_time_has_one_for_the_whole_mail() -> None:
 
     with smtp_sink() as sink:
         sink.refuse = slow
-        to = [f"box{number}@shop.example" for number in range(10)]
+        to = [f"box{number}@shop.example" for number in range(30)]
         begun = time.monotonic()
         outcome = mailed(sink, to=to, timeout_s=0.5)
         took_s = time.monotonic() - begun
         over.set()
-    assert took_s < 2
+    assert took_s < 0.4 * len(to) / 2, "less than all of its replies take"
     assert isinstance(outcome, TryAgain)
     assert "DATA" not in [line.upper() for line in lines]
     assert sink.messages == []
@@ -305,7 +306,7 @@ def test_a_reply_that_comes_in_drops_does_not_prolong_a_session() -> None:
         with suppress(OSError):
             connection, _ = server.accept()
             with connection:
-                for _ in range(50):
+                for _ in range(200):
                     connection.sendall(b"2")
                     time.sleep(0.1)
 
@@ -317,7 +318,7 @@ def test_a_reply_that_comes_in_drops_does_not_prolong_a_session() -> None:
         took_s = time.monotonic() - begun
         dripping.join(30)
     assert isinstance(outcome, TryAgain)
-    assert took_s < 2
+    assert took_s < 10, "half of the drops"
 
 
 def test_what_smtp_cannot_say_is_hopeless() -> None:
