@@ -36,7 +36,7 @@ demo: $(STAMP) ## Run the whole system on real flights and check every figure (F
 
 TESTED := tests/results/make-test-all.json
 test: $(STAMP) ## Run the tests that every change must pass on the real stack (ALL=1: the whole matrix)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder --durations=15 $(if $(ALL),--record $(TESTED),-m "not matrix")
+	$(BIN)/python -m pytest -n $(if $(ALL),2,3) --dist loadgroup --no-loadscope-reorder --durations=15 $(if $(ALL),--record $(TESTED),-m "not matrix")
 
 soak: KILLS ?= 50
 soak: MINUTES ?= 60
