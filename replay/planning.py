@@ -171,7 +171,6 @@ def plan_replay(
     rows, later = input_rows(site, subject, up_to, after=after)
     change, why = _change(subject, include_late)
     rates = rates_for(name, ReplayBook(site.lake, site.tables).built())
-    least = 0 if start.where is not None else rows  # Nobody counted rows of keys.
     generation, slices = next_generation(site, name), _slices(site, subject, rows, base, choice)
     place = None if site.into is None else site.into.path(f"projection/{name}")
     return ReplayPlan(
@@ -197,7 +196,7 @@ def plan_replay(
         slices=slices,
         sliceable=slices > 1 or (base is None and bool(sliceable(subject.plan))),
         rates=rates,
-        seconds=(rates.seconds(least)[0], rates.seconds(rows)[1]),
+        seconds=(rates.seconds(0 if start.where else rows)[0], rates.seconds(rows)[1]),
         needed_bytes=2 * max(live.bytes, 1),  # As much again while files are put together.
         free_bytes=storage.free_bytes(site.place.root),
         reserve_bytes=0 if place else reserve_bytes,
