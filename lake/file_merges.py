@@ -132,10 +132,15 @@ class FileMerges:
             and sum(file["size_bytes"] for file in files) <= self._most_bytes
         )
 
-    def _rows(self, table: DeltaTable, path: str, stored: pa.Schema) -> pa.Table:
+    def held(self, table: DeltaTable, path: str, stored: pa.Schema) -> pa.Table | None:
+        """Return the rows of a file of a table with these columns; None for one not held."""
         with self._lock:
             held = self._held.get((location_of(table), path))
-        if held is not None and held.schema.equals(stored):
+        return held if held is not None and held.schema.equals(stored) else None
+
+    def _rows(self, table: DeltaTable, path: str, stored: pa.Schema) -> pa.Table:
+        held = self.held(table, path, stored)
+        if held is not None:
             return held
         read = scanner_of(dataset_at(table, [path]), None, stored.names).to_table()
         return read.cast(stored)

@@ -257,7 +257,7 @@ def _rows(files: Sequence[File], shape: pa.Schema, columns: pa.Schema) -> pa.Tab
 
     Of columns that lie in others, names of bounds do not say which they are.
     """
-    if any(pa.types.is_nested(kind) for kind in columns.types) or len({*shape.names}) < len(shape):
+    if any(map(_has_fields, columns.types)) or len({*shape.names}) < len(shape):
         return None
     try:
         told = [json.loads(each.get("stats") or "{}", parse_float=Decimal) for each in files]
@@ -265,6 +265,12 @@ def _rows(files: Sequence[File], shape: pa.Schema, columns: pa.Schema) -> pa.Tab
     except (pa.ArrowException, AttributeError, KeyError, TypeError, ValueError, ArithmeticError):
         return None
     return pa.table(arrays, schema=shape)
+
+
+def _has_fields(kind: pa.DataType) -> bool:
+    """Say whether values have names within, as a struct has; a list of plain ones has none."""
+    plain = pa.types.is_list(kind) and not pa.types.is_nested(kind.value_type)
+    return pa.types.is_nested(kind) and not plain
 
 
 def _column(item: pa.Field, files: Sequence[File], told: Sequence[Mapping[str, Any]]) -> pa.Array:

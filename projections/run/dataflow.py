@@ -14,20 +14,21 @@ from typing import assert_never
 import pyarrow as pa
 
 from kernel.errors import ContractViolation
+from projections.run.added_groups import AddedOperator
 from projections.run.database import MEMORY_BYTES, ORDER_TYPES, TEXT, Database, arrow_type, types_of
 from projections.run.duckdb_functions import register_called
+from projections.run.operator_tables import Listed, consolidated
 from projections.run.operators import (
     FinalOperator,
     JoinOperator,
-    Listed,
     Operator,
     RecomputedOperator,
-    consolidated,
 )
+from projections.sql.adding import known_of_facts
 from projections.sql.batch import keyed, listed, mapped, names, united, windowed
 from projections.sql.explosion_text import exploded
 from projections.sql.presence import right_rows
-from projections.sql.shape import NOTHING_ENDED, ORDER
+from projections.sql.shape import NOTHING_ENDED, ORDER, InputKind
 from projections.sql.tree import (
     Exploded,
     Final,
@@ -82,7 +83,10 @@ class Dataflow:
             columns = [*names(scan), *ORDER]
             if weight < 0:
                 self._went.add(scan.view)
-            self._insert(scan.view, (part.select(columns) for part in rows), weight=weight)
+            count = self._insert(scan.view, (part.select(columns) for part in rows), weight=weight)
+            if weight < 0 and count and scan.kind is InputKind.STREAM:
+                added = any(isinstance(each, AddedOperator) for each in self._operators)
+                assert not added, "facts only come: no row is kept to be taken back"
 
     def pass_watermark(self, watermark_us: int | None) -> None:
         """Take the watermark of the next round, in microseconds since 1970; None before any."""
@@ -145,8 +149,10 @@ class Dataflow:
                 self._database.kept.execute(f"TRUNCATE {scan.view}")
         self._came.clear()
 
-    def _insert(self, table: str, rows: Iterable[pa.Table], *, weight: int) -> None:
-        self._came[table] += self._database.insert(table, rows, more=f", {weight} AS _w")
+    def _insert(self, table: str, rows: Iterable[pa.Table], *, weight: int) -> int:
+        count = self._database.insert(table, rows, more=f", {weight} AS _w")
+        self._came[table] += count
+        return count
 
     def _arrow(self, query: str) -> pa.Table:
         found = self._database.kept.rows(query)
@@ -188,6 +194,10 @@ class Dataflow:
                 made = FinalOperator(self._database, len(self._operators), node, below)
                 self._finals.append(made)
                 return self._started(made)
+            case Grouped() if (known := known_of_facts(node)) is not None:
+                below = self._changes_of(known.of_facts.input)
+                number = len(self._operators)
+                return self._started(AddedOperator(self._database, number, node, known, below))
             case Grouped() | Sessions() | Over() | Match() | Newest():
                 below = self._changes_of(node.input)
                 number = len(self._operators)

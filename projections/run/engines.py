@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession, functions
 from kernel.errors import BeyondThisProcess
 from kernel.positions import Epoch
 from lake.collecting import RESULT, collected
+from lake.file_merges import FileMerges
 from lake.layout import Lake
 from lake.ranges import Among, Condition, Range, Spans
 from lake.small_files import SmallFiles
@@ -28,6 +29,7 @@ from projections.run.input_rows import (
     versions,
     written_in,
 )
+from projections.run.matchers import register_functions
 from projections.run.region_runs import Reading
 from projections.run.stream_frames import input_frame
 from projections.sql.adding import GIVEN
@@ -37,6 +39,7 @@ from projections.sql.shape import Plan
 from projections.sql.spark_text import SparkText
 from projections.sql.tree import Scan
 
+_SPARK = SparkText()
 MOST_BYTES = 64 * 2**20
 """More than this of one input's rows is not read here in one run."""
 
@@ -47,7 +50,16 @@ class PlanSessions:
     For one thread.
     """
 
-    def __init__(self, database: Database, lake: Lake, tables: Tables, small: SmallFiles) -> None:
+    def __init__(
+        self,
+        database: Database,
+        lake: Lake,
+        tables: Tables,
+        small: SmallFiles,
+        merges: FileMerges | None = None,
+    ) -> None:
+        """`merges` writes the targets, and has rows of theirs in memory."""
+        self._merges = merges
         self._database = database
         self._lake = lake
         self._tables = tables
@@ -56,7 +68,14 @@ class PlanSessions:
 
     def engine(self, reading: Reading) -> SmallEngine:
         """Return what computes a run in the session of its target's plan."""
-        return SmallEngine(self._own(reading), self._lake, self._tables, reading, self._small)
+        return SmallEngine(
+            self._own(reading),
+            self._lake,
+            self._tables,
+            reading,
+            self._small,
+            merges=self._merges,
+        )
 
     def _own(self, reading: Reading) -> Database:
         """Return the session of a target's plan, as it was left if that is still the same."""
@@ -98,6 +117,7 @@ class SmallEngine:
         reading: Reading,
         small: SmallFiles,
         *,
+        merges: FileMerges | None = None,
         most_bytes: int = MOST_BYTES,
     ) -> None:
         """`database` is of this plan alone: what is prepared in it is for its inputs."""
@@ -107,6 +127,7 @@ class SmallEngine:
         self._tables = tables
         self._reading = reading
         self._small = small
+        self._merges = merges
         self._most_bytes = most_bytes
 
     def __enter__(self) -> Self:
@@ -153,7 +174,9 @@ class SmallEngine:
     ) -> Epoch | None:
         """See `Engine`."""
         table = self._tables.open(self._reading.path)
-        found = None if table is None else rows_of_keys(table, keys, conditions, columns)
+        found = None
+        if table is not None:
+            found = rows_of_keys(table, keys, conditions, columns, self._merges)
         if found is None:
             return None
         rows = found.select([each.name for each in columns])
@@ -206,7 +229,8 @@ class SparkEngine:
         frames: DeltaFrames,
         reading: Reading,
     ) -> None:
-        self.dialect = SparkText()
+        self.dialect = _SPARK
+        register_functions(spark, reading.plan.tree)
         self._spark = spark
         self._lake = lake
         self._tables = tables

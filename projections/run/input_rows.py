@@ -11,8 +11,10 @@ from deltalake import DeltaTable
 
 from kernel.errors import NotFound
 from kernel.positions import Epoch
-from lake.datasets import scanner_of, schema_of
+from lake.datasets import dataset_at, scanner_of, schema_of
 from lake.file_actions import actions_of
+from lake.file_merges import FileMerges
+from lake.key_places import NOWHERE, places_of
 from lake.layout import Lake
 from lake.ranges import (
     Condition,
@@ -33,7 +35,6 @@ from projections.sql.tree import Scan
 
 DELETED = "_deleted"
 """Column of a history that says whether the row was deleted with this version."""
-_PLACE = "__place"
 _ORDERED = pa.schema(
     [("_time", pa.timestamp("us", "UTC")), ("_seq_hi", pa.int64()), ("_seq_lo", pa.int64())]
 )
@@ -178,12 +179,17 @@ def versions(scan: Scan, table: DeltaTable, conditions: Sequence[Condition]) -> 
 
 
 def rows_of_keys(
-    table: DeltaTable, keys: pa.Table, conditions: Sequence[Condition], columns: Sequence[Column]
+    table: DeltaTable,
+    keys: pa.Table,
+    conditions: Sequence[Condition],
+    columns: Sequence[Column],
+    merges: FileMerges | None = None,
 ) -> pa.Table | None:
     """Return the rows that a projection's table has of some keys, with the epoch of each.
 
-    The rows of all keys meet the conditions. None where the table lacks one of the columns, or has
-    one, or the keys, under another type.
+    The rows of all keys meet the conditions, and each key is there once. Rows of files that
+    `merges` holds, as it wrote them, are not read. None where the table lacks one of the columns,
+    or has one, or the keys, under another type.
     """
     stored, names = schema_of(table), [each.name for each in columns]
     certain = arrow_schema([each for each in columns if each.type])
@@ -194,14 +200,25 @@ def rows_of_keys(
     where = filter_of(table, conditions)
     assert where is not None, "the table has the columns"
     wanted = pa.schema([stored.field(name) for name in (*names, EPOCH)])
-    found = [wanted.empty_table()]
-    for batch in scanner_of(dataset_within(table, conditions), where, wanted.names).to_batches():
-        rows = pa.table(batch).cast(wanted)
-        place = pa.array(range(rows.num_rows), pa.int64())
-        placed_keys = rows.select(keys.schema.names).cast(keys.schema).append_column(_PLACE, place)
-        met = placed_keys.join(keys, keys.schema.names, join_type="left semi")
-        found.append(rows.take(met[_PLACE]))
+    found, unread = [wanted.empty_table()], list[str]()
+    for path in actions_within(table, conditions)["path"].to_pylist():
+        held = None if merges is None else merges.held(table, path, stored)
+        if held is None:
+            unread.append(path)
+        else:
+            found.append(_with_keys(held.select(wanted.names), keys))
+    files = dataset_at(table, unread)
+    for batch in scanner_of(files, where, wanted.names).to_batches() if unread else ():
+        found.append(_with_keys(pa.table(batch).cast(wanted), keys))
     return pa.concat_tables(found)
+
+
+def _with_keys(rows: pa.Table, keys: pa.Table) -> pa.Table:
+    """Return the rows that have one of some keys, of which each is there once."""
+    own = rows.select(keys.schema.names).cast(keys.schema)
+    places = places_of(own, keys)
+    assert places is not None, "keys of a table, and touched ones, are there once"
+    return rows.filter(pa.array(places != NOWHERE))
 
 
 def written_in(rows: pa.Table) -> Epoch:

@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -40,6 +41,7 @@ from projections.sql.batch import ALL, listed, whole
 from projections.sql.catalog import Column
 from projections.sql.dialect import Dialect
 from projections.sql.key_steps import (
+    KEPT_TEXTS,
     KeySteps,
     Lookup,
     facts_sql,
@@ -118,7 +120,9 @@ def changed_rows(engine: Engine, plan: Plan, after: Epoch, up_to: Epoch) -> pa.T
     if plan.strategy is Strategy.NEWEST:
         return with_op(_newest_of_changed(engine, plan, steps, after, up_to), UPSERT)
     by_facts, *by_versions = _touched(engine, plan, steps, after, up_to)
-    touched = pa.concat_tables([by_facts, *by_versions]).group_by(list(plan.key)).aggregate([])
+    touched = by_facts
+    if by_versions:
+        touched = pa.concat_tables([by_facts, *by_versions]).group_by([*plan.key]).aggregate([])
     if not touched.num_rows:
         none = f"{all_sql(engine.dialect, plan)} LIMIT 0"
         return with_op(engine.rows(none, stored_columns(plan)), UPSERT)
@@ -151,7 +155,14 @@ def all_sql(dialect: Dialect, plan: Plan, parts: Mapping[Node, str] = ALL) -> st
 
     `parts`: of these nodes only rows for which a condition on their columns holds.
     """
+    if not parts:
+        return _all_sql(dialect, plan)
     return (whole if plan.ordered else rows_sql)(plan.tree, dialect, parts)
+
+
+@lru_cache(maxsize=KEPT_TEXTS)
+def _all_sql(dialect: Dialect, plan: Plan) -> str:
+    return (whole if plan.ordered else rows_sql)(plan.tree, dialect)
 
 
 def stored_columns(plan: Plan) -> tuple[Column, ...]:

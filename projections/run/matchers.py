@@ -1,4 +1,4 @@
-"""Matchers of patterns and functions of the workspace, as Spark calls them in builds."""
+"""Matchers of patterns, exact totals and functions of the workspace, as Spark calls them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.functions import arrow_udf
 
 from projections.run.database import arrow_type
+from projections.run.exact_totals import parts_of, totals_of
 from projections.run.functions import computing, functions_in
 from projections.run.matcher import Matcher, matcher_of
 from projections.sql.catalog import Column
 from projections.sql.match_text import given_columns, matcher_name, physical
-from projections.sql.tree import Match, Newest, walk
+from projections.sql.totals import EXACT_PARTS, EXACT_TOTAL, adds_doubles
+from projections.sql.tree import PARTS_TYPE, Match, Newest, walk
 
 if TYPE_CHECKING:
     from pyspark.sql._typing import UserDefinedFunctionLike
@@ -26,6 +28,8 @@ _MADE: Callable[..., UserDefinedFunctionLike] = arrow_udf
 def register_functions(spark: SparkSession, tree: Newest | None) -> None:
     """Make the functions known that the SQL of a tree calls."""
     nodes = [node for node in walk(tree) if isinstance(node, Match)] if tree is not None else []
+    if tree is not None and adds_doubles(tree):
+        register_totals(spark)
     for node in nodes:
         matcher = matcher_of(node, lambda kind: arrow_type(Column(name="", type=physical(kind))))
         function = _MADE(_function(matcher), _structs(given_columns(node)))
@@ -33,6 +37,12 @@ def register_functions(spark: SparkSession, tree: Newest | None) -> None:
     for called in functions_in(tree) if tree is not None else []:
         computed = computing(called, lambda kind: arrow_type(Column(name="", type=kind)))
         spark.udf.register(called.known_as, _MADE(computed, called.gives))
+
+
+def register_totals(spark: SparkSession) -> None:
+    """Make the functions of exact totals of doubles known."""
+    spark.udf.register(EXACT_TOTAL, _MADE(totals_of, "double"))
+    spark.udf.register(EXACT_PARTS, _MADE(parts_of, PARTS_TYPE))
 
 
 def _function(matcher: Matcher) -> Callable[[pa.Array], pa.Array]:

@@ -28,6 +28,7 @@ from kernel import failpoints
 from kernel.errors import BeyondThisProcess, LeaseLost
 from kernel.positions import CLOSED, Epoch
 from lake.datasets import schema_of
+from lake.file_merges import FileMerges
 from lake.guarded_commits import mark_of
 from lake.layout import Lake
 from lake.sessions import Spark, SparkOnDemand
@@ -83,11 +84,12 @@ class Projector:
         self._tables = tables
         self._manifest = manifest
         self._frames = DeltaFrames(self._spark, tables)
-        self._writer = ArrowWriter(tables)
+        merges = FileMerges()
+        self._writer = ArrowWriter(tables, files=merges)
         self._files = SmallFiles()
         self._regions = RegionRuns(lake, tables, memory_bytes=state_memory_bytes, small=self._files)
         database = Database(memory_bytes=state_memory_bytes)
-        self._sessions = PlanSessions(database, lake, tables, self._files)
+        self._sessions = PlanSessions(database, lake, tables, self._files, merges)
         self.builds = DriverBuilds(lake, tables, choice or ExecutorChoice())
         self._whole = WholeTables(
             self._spark,

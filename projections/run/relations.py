@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import lru_cache
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_type
@@ -241,6 +242,7 @@ def retyped(stored: pa.Schema, shape: pa.Schema) -> list[str]:
     ]
 
 
+@lru_cache(maxsize=1_000)
 def _spark_type(arrow: pa.DataType) -> str:
     return str(from_arrow_type(arrow).simpleString())
 

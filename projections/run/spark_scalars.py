@@ -12,8 +12,10 @@ import pyarrow as pa
 from duckdb.func import FunctionNullHandling, PythonUDFType
 
 from projections.run import spark_values
+from projections.run.exact_totals import parts_of, totals_of
 from projections.run.functions import with_parameters
 from projections.sql import spark_times
+from projections.sql.totals import EXACT_PARTS, EXACT_TOTAL
 
 _ARROW = {
     "VARCHAR": pa.string(),
@@ -85,7 +87,21 @@ _FUNCTIONS = (
 
 
 def register_scalars(connection: duckdb.DuckDBPyConnection) -> None:
-    """Make all functions known to a connection, under names that begin with `spark_`."""
+    """Make all functions known to a connection, under names that begin with `spark_`, and those of
+    exact totals.
+    """
+    for name, computed, gives in (
+        (EXACT_TOTAL, totals_of, "DOUBLE"),
+        (EXACT_PARTS, parts_of, "DOUBLE[]"),
+    ):
+        connection.create_function(
+            name,
+            computed,
+            ["DOUBLE[]"],
+            gives,
+            type=PythonUDFType.ARROW,
+            null_handling=FunctionNullHandling.SPECIAL,
+        )
     for function in _FUNCTIONS:
         connection.create_function(
             f"spark_{function.name}",

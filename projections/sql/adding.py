@@ -4,26 +4,30 @@ A count, an exact sum, the least and the greatest value, and the newest one, of 
 from that of the facts so far and that of the new ones: facts only ever come. The table's row is
 what is known of the facts so far, and the commit that has it has the epoch up to which it is so:
 there is no other state. What a row does not show (the total and the count of an average, a sum
-inside of an expression) stands in hidden columns of the table beside it.
+inside of an expression, what a sum of doubles was rounded from) stands in hidden columns of the
+table beside it.
 
-Not added are sums of floating-point numbers, whose last bits depend on the order, and values that
-are counted each once. Groups that HAVING leaves out have no row to add to. Where a version that
-facts look up has changed, their groups are computed anew.
+Groups that HAVING leaves out have no row to add to, and of values that are counted each once a row
+does not tell which there were: these are kept by an operator with state. Where a version that facts
+look up has changed, their groups are computed anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from sqlglot import exp
 
 from projections.sql.batch import called, listed, mapped, names, newest_place, plain, whole
-from projections.sql.decimals import DECIMAL, INTEGERS
+from projections.sql.decimals import DECIMAL, FLOATING, INTEGERS
 from projections.sql.dialect import Dialect
 from projections.sql.expressions import unwrapped
-from projections.sql.shape import ORDER, PARTIAL
+from projections.sql.shape import ORDER, PARTIAL, InputKind
+from projections.sql.totals import EXACT_TOTAL
 from projections.sql.tree import (
+    PARTS_TYPE,
     Call,
     Computed,
     Function,
@@ -31,8 +35,12 @@ from projections.sql.tree import (
     Map,
     Newest,
     Node,
+    Scan,
+    Stateless,
     Windowed,
     column,
+    passed,
+    walk,
 )
 
 GIVEN = "given"
@@ -43,6 +51,8 @@ _WIDE = "DECIMAL(30,0)"
 """A sum of such numbers."""
 _MOST_SUMMED = 28
 """A sum of decimals of no more digits has room for all of them."""
+_TOLD_APART = (*INTEGERS, "STRING", "BOOLEAN", "DATE", "TIMESTAMP")
+"""Types whose values are one where they are equal."""
 _AGAIN = {
     Function.COUNT: Function.SUM,
     Function.SUM: Function.SUM,
@@ -51,6 +61,7 @@ _AGAIN = {
     Function.ALL: Function.ALL,
     Function.ANY: Function.ANY,
     Function.NEWEST: Function.NEWEST,
+    Function.PARTS: Function.PARTS,
     Function.BIT_AND: Function.BIT_AND,
     Function.BIT_OR: Function.BIT_OR,
     Function.BIT_XOR: Function.BIT_XOR,
@@ -60,28 +71,62 @@ _AGAIN = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Average:
-    """An average, and the calls that give its total and its count."""
+    """An average, and the calls that give its total and its count; without one it is the total.
+
+    A total of doubles is of PARTS: what it is rounded from.
+    """
 
     call: Call
     total: Call
-    count: Call
+    count: Call | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownOfGroups:
+    """All that has to be known of groups to add facts to them.
+
+    `groups` has a call for each of it. `held` are those whose results two parts make one of,
+    `averages` what follows from them.
+    """
+
+    groups: Grouped
+    held: tuple[Call, ...]
+    averages: tuple[Average, ...]
+
+    @property
+    def counted(self) -> tuple[Call, ...]:
+        """Return the counts of different values: of facts those that were not there before."""
+        return tuple(call for call in self.held if call.distinct)
+
+    @property
+    def of_facts(self) -> Grouped:
+        """Return the groups that give what is held of some facts."""
+        return _wide(replace(self.groups, calls=self.held))
+
+    def made_one(self, rows: str, dialect: Dialect) -> str:
+        """Write the groups, from rows with what is held of some parts of each, and their places."""
+        keys = listed(dialect, self.groups.keys)
+        results = [f"{_again(call, dialect)} AS {dialect.name(call.name)}" for call in self.held]
+        for each in self.averages:
+            results.append(f"{_rounded(each, dialect)} AS {dialect.name(each.call.name)}")
+        results += newest_place(dialect)
+        return f"SELECT {keys}, {', '.join(results)} FROM ({rows}) AS b GROUP BY {keys}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adding:
     """How rows of groups are added to.
 
-    `tree` has outputs for all that has to be known, `groups` and `results` are its parts. `held`
-    are the calls whose results two parts make one of, with the output column that has each,
-    `keys` the outputs of the key with the groups' columns that they are.
+    `tree` has outputs for all that has to be known, `known` and `results` are its parts. `held` are
+    the calls that are held with the output column that has each, `keys` the outputs of the key with
+    the groups' columns that they are.
     """
 
     tree: Newest
-    groups: Grouped
+    known: KnownOfGroups
     results: Map
     keys: tuple[tuple[str, str], ...]
     held: tuple[tuple[Call, str], ...]
-    averages: tuple[Average, ...]
 
     @property
     def ordered(self) -> bool:
@@ -91,7 +136,7 @@ class Adding:
     def known_by(self, dialect: Dialect) -> bool:
         """Say whether an engine makes the same of a total and a count as of the values."""
         return dialect.divides_decimals or not any(
-            DECIMAL.fullmatch(each.call.kind) for each in self.averages
+            DECIMAL.fullmatch(each.call.kind) for each in self.known.averages
         )
 
 
@@ -102,33 +147,58 @@ def adding_of(tree: Newest) -> Adding | None:
     if not isinstance(results, Map) or not isinstance(groups, Grouped) or results.where:
         return None
     keys = tuple(_keys(tree, results, groups))
-    if len(keys) < len(tree.keys) or not tree.unique or not all(map(_adds, groups.calls)):
+    known = None if any(call.distinct for call in groups.calls) else known_of(groups)
+    if known is None or len(keys) < len(tree.keys) or not tree.unique:
         return None
-    below, averages = groups.input, []
-    for number, call in enumerate(c for c in groups.calls if c.function is Function.AVG):
-        average, below = _averaged(call, number, below)
-        averages.append(average)
-    parts = [each for average in averages for each in (average.total, average.count)]
-    groups = replace(groups, input=below, calls=(*groups.calls, *parts))
-    held = [call for call in groups.calls if call.function is not Function.AVG]
-    results, shown = _showing(replace(results, input=groups), held)
+    results, shown = _showing(replace(results, input=known.groups), known.held)
     return Adding(
         tree=replace(tree, input=results),
-        groups=groups,
+        known=known,
         results=results,
         keys=keys,
-        held=tuple((call, shown[call.name]) for call in held),
-        averages=tuple(averages),
+        held=tuple((call, shown[call.name]) for call in known.held),
     )
 
 
+def known_of(groups: Grouped) -> KnownOfGroups | None:
+    """Return what has to be known of groups; None where they have to be computed anew."""
+    if not all(map(_adds, groups.calls)):
+        return None
+    below, averages = groups.input, []
+    for number, call in enumerate(filter(_rounds, groups.calls)):
+        average, below = _averaged(call, number, below)
+        averages.append(average)
+    parts = [each for average in averages for each in (average.total, average.count) if each]
+    held = [*(call for call in groups.calls if not _rounds(call)), *parts]
+    groups = replace(groups, input=below, calls=(*groups.calls, *parts))
+    return KnownOfGroups(groups=groups, held=tuple(held), averages=tuple(averages))
+
+
+def known_of_facts(groups: Grouped) -> KnownOfGroups | None:
+    """Return what has to be known of groups of which facts only ever come; None for others."""
+    below = [*walk(groups.input)]
+    facts = all(e.kind is InputKind.STREAM for e in below if isinstance(e, Scan))
+    return known_of(groups) if facts and all(isinstance(e, Stateless) for e in below) else None
+
+
+def kept_by_adding(tree: Newest) -> bool:
+    """Say whether state spares a query of one step all facts of its groups, which no window bounds.
+
+    It is one that rows of a table do not tell: `adding_of` has nothing for it.
+    """
+    nodes = [*walk(tree)]
+    groups = [node for node in nodes if isinstance(node, Grouped)]
+    windowed = any(isinstance(node, Windowed) for node in nodes)
+    return not windowed and len(groups) == 1 and known_of_facts(groups[0]) is not None
+
+
+@lru_cache(maxsize=256)
 def added_sql(adding: Adding, dialect: Dialect) -> str:
     """Write the rows of the touched groups: new facts in the inputs' views, added to `GIVEN`.
 
     They have the tree's columns and those of `ORDER`.
     """
-    calls = tuple(call for call, _ in adding.held)
-    new = _wide(replace(adding.groups, calls=calls))
+    new = adding.known.of_facts
     known = " AND ".join(f"{dialect.name(key)} IS NOT NULL" for _, key in adding.keys)
     same = " AND ".join(f"g.{dialect.name(a)} = n.{dialect.name(b)}" for a, b in adding.keys)
     before = ", ".join(
@@ -142,10 +212,7 @@ def added_sql(adding: Adding, dialect: Dialect) -> str:
     both = (
         f"SELECT {columns} FROM came UNION ALL SELECT {before} FROM {GIVEN} g JOIN came n ON {same}"
     )
-    groups = (
-        f"SELECT {listed(dialect, new.keys)}, {', '.join(_made_one(adding, dialect))} "
-        f"FROM ({both}) AS b GROUP BY {listed(dialect, new.keys)}"
-    )
+    groups = adding.known.made_one(both, dialect)
     return (
         f"WITH came AS (SELECT * FROM ({whole(new, dialect)}) AS a WHERE {known}) "
         f"{mapped(adding.results, groups, dialect)}"
@@ -168,14 +235,14 @@ def _wide(groups: Grouped) -> Grouped:
     return replace(groups, input=below, calls=tuple(calls))
 
 
-def _made_one(adding: Adding, dialect: Dialect) -> Iterator[str]:
-    for call, _ in adding.held:
-        yield f"{_again(call, dialect)} AS {dialect.name(call.name)}"
-    for each in adding.averages:
-        total, count = _again(each.total, dialect), _again(each.count, dialect)
-        value = dialect.average(each.call, total, f"nullif({count}, 0)")
-        yield f"{value} AS {dialect.name(each.call.name)}"
-    yield from newest_place(dialect)
+def _rounded(average: Average, dialect: Dialect) -> str:
+    total = _again(average.total, dialect)
+    exact = average.total.function is Function.PARTS
+    total = f"{EXACT_TOTAL}({total})" if exact else total
+    if average.count is None:
+        return total
+    count = f"nullif({_again(average.count, dialect)}, 0)"
+    return f"({total} / {count})" if exact else dialect.average(average.call, total, count)
 
 
 def _again(call: Call, dialect: Dialect) -> str:
@@ -195,20 +262,32 @@ def _keys(tree: Newest, results: Map, groups: Grouped) -> Iterator[tuple[str, st
 
 
 def _adds(call: Call) -> bool:
+    if call.function is Function.COUNT:
+        return not call.distinct or call.kind in _TOLD_APART
     if call.function not in (*_AGAIN, Function.AVG) or call.distinct:
         return False
-    if call.function is Function.COUNT:
-        return True
     if call.function not in (Function.SUM, Function.AVG):
         return plain(call.kind)
     size = DECIMAL.fullmatch(call.kind)
-    return call.kind in INTEGERS or (size is not None and int(size[1]) <= _MOST_SUMMED)
+    small = size is not None and int(size[1]) <= _MOST_SUMMED
+    return small or call.kind in (*INTEGERS, *FLOATING)
+
+
+def _rounds(call: Call) -> bool:
+    """Say whether more has to be known than a result shows."""
+    doubles = call.function is Function.SUM and call.kind in FLOATING
+    return doubles or call.function is Function.AVG
 
 
 def _averaged(call: Call, number: int, below: Node) -> tuple[Average, Node]:
     """Return an average with its parts, and the groups' input with what these add."""
     assert call.argument is not None, "an average is of a value"
     argument, kind = call.argument, call.kind
+    averaged = call.function is Function.AVG
+    count = replace(call, name=f"__count{number}", function=Function.COUNT, type="BIGINT")
+    if kind in FLOATING:
+        parts = replace(call, name=f"__total{number}", function=Function.PARTS, type=PARTS_TYPE)
+        return Average(call=call, total=parts, count=count if averaged else None), below
     if kind in INTEGERS:
         argument, kind = f"__whole{number}", _TOTAL
         below = _beside(below, argument, call.argument)
@@ -221,7 +300,6 @@ def _averaged(call: Call, number: int, below: Node) -> tuple[Average, Node]:
         kind=kind,
         type=f"DECIMAL({int(size[1]) + 10},{size[2]})",
     )
-    count = replace(call, name=f"__count{number}", function=Function.COUNT, type="BIGINT")
     return Average(call=call, total=total, count=count), below
 
 
@@ -229,14 +307,15 @@ def _beside(node: Node, name: str, argument: str) -> Node:
     """Return the input of groups with a column more: another one as an exact number."""
     if isinstance(node, Windowed):
         return replace(node, input=_beside(node.input, name, argument))
-    assert isinstance(node, Map), "the rows of groups are mapped"
+    if not isinstance(node, Map):
+        node = Map(input=node, outputs=passed(node.columns))
     value = next(each.expression for each in node.outputs if each.name == argument)
     cast = exp.Cast(this=value.copy(), to=exp.DataType.build(_TOTAL, dialect="spark"))
     output = Computed(name=name, expression=cast, type=_TOTAL)
     return replace(node, outputs=(*node.outputs, output))
 
 
-def _showing(results: Map, held: list[Call]) -> tuple[Map, dict[str, str]]:
+def _showing(results: Map, held: Sequence[Call]) -> tuple[Map, dict[str, str]]:
     """Return the results with an output for each call, and the names of these outputs."""
     shown: dict[str, str] = {}
     for output in results.outputs:

@@ -95,7 +95,7 @@ def called(call: Call, dialect: Dialect, over: str = "") -> str:
     match call.function:
         case Function.NEWEST:
             return newest(value, dialect, call.kind)
-        case Function.SUM | Function.AVG | Function.TRY_SUM:
+        case Function.SUM | Function.AVG | Function.TRY_SUM | Function.PARTS:
             return dialect.total(call, value, over)
         case Function.COUNT if call.distinct and over:
             return dialect.total(call, value, over)

@@ -19,6 +19,10 @@ class Dialect(Protocol):
     by_order: bool
     """Whether the engine looks up the version that holds at a time by order: `ASOF JOIN`."""
 
+    def __hash__(self) -> int:
+        """Texts that were written are kept by who wrote them."""
+        ...
+
     def name(self, name: str) -> str:
         """Quote a name."""
         ...

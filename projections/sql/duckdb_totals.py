@@ -5,27 +5,34 @@ from __future__ import annotations
 from projections.sql.decimals import FLOATING, digits_of
 from projections.sql.scalar import quoted
 from projections.sql.shape import ORDER
-from projections.sql.totals import element_place, percentile_sql, variance_sql, with_one_zero
-from projections.sql.tree import Call, Function
+from projections.sql.totals import (
+    EXACT_PARTS,
+    EXACT_TOTAL,
+    element_place,
+    percentile_sql,
+    variance_sql,
+    with_one_zero,
+)
+from projections.sql.tree import PARTS_TYPE, Call, Function
 from schemas.identifiers import duckdb_name
 
 
 def total(call: Call, value: str, over: str) -> str:
-    """Write SUM, AVG or COUNT of a value, the same in whatever order the rows are added."""
+    """Write SUM, AVG, PARTS or COUNT of a value, the same in whatever order rows are added."""
     word = "DISTINCT " if call.distinct else ""
     if call.function is Function.COUNT:
         return f"count({word}{value}){over}"
     count = f"nullif(count({word}{value}){over}, 0)"
     averaged = call.function is Function.AVG
+    if call.function is Function.PARTS:
+        of_parts = call.kind == PARTS_TYPE
+        one = value if of_parts else f"CAST({value} AS DOUBLE)"
+        values = f"list({one}) FILTER (WHERE {value} IS NOT NULL)"
+        return f"{EXACT_PARTS}({f'flatten({values})' if of_parts else values})"
     if call.kind in FLOATING:
-        # A total begins with 0: there is no zero with a sign.
-        values = f"list({word}CAST({value} AS DOUBLE) + CAST(0 AS DOUBLE)){over}"
-        known = _known(values)
-        added = (
-            f"CASE WHEN len({known}) > 0 THEN list_reduce(list_sort({known}), "
-            "lambda total, one: total + one) END"
-        )
-        return f"(({added}) / {count})" if averaged else f"({added})"
+        known = f"FILTER (WHERE {value} IS NOT NULL)"
+        added = f"{EXACT_TOTAL}(list({word}CAST({value} AS DOUBLE)) {known}{over})"
+        return f"({added} / {count})" if averaged else added
     whole = f"sum({word}{value}){over}"
     if averaged:
         return average(call, whole, count)

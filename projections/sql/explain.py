@@ -67,7 +67,7 @@ _LATE_ROWS = "late rows: take part whenever they come; the latest event time win
 
 def cost_of(query: ResolvedQuery, strategy: Strategy, adding: Adding | None) -> str:
     """Return the cost class: what one run reads, apart from finding the keys."""
-    if adding is not None and not query.lookups:
+    if strategy is Strategy.REGIONS or (adding is not None and not query.lookups):
         return NEW_ROWS_ADDED
     if adding is not None:
         return NEW_ROWS_ADDED_OR_MET
@@ -232,6 +232,11 @@ def _state(tree: Newest, strategy: Strategy, adding: Adding | None) -> str:
         return f"state: the target alone: new rows are added to its rows{beside}{place}"
     if strategy is Strategy.NEWEST:
         return "state: the target alone, with event time and sequence of each key's newest row"
+    if strategy is Strategy.REGIONS:
+        return (
+            "state: the rows of all groups, and the values that are counted each once: disposable, "
+            "made anew from the typed tables when the process starts"
+        )
     steps = key_steps(tree)
     found = [fact for _, fact in steps.equal]
     if steps.window is not None:
@@ -258,8 +263,8 @@ def _sums(query: ResolvedQuery) -> list[str]:
     ]
     if query.grouped and floating and any("SUM(" in text or "AVG(" in text for text in texts):
         notes.append(
-            "sums of DOUBLE are added in ascending order of value, so that a rebuild gives the "
-            "same bits; this holds all values of a group in memory at once"
+            "sums of DOUBLE are exact, and rounded once: a rebuild gives the same bits, whatever "
+            "the order; what computes a group from all its rows has their values in memory at once"
         )
     notes += [
         f"{text}: its type is not known here; if it adds floating-point numbers, the last digits "

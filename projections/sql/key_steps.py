@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import assert_never
 
 from sqlglot import exp
@@ -43,6 +44,8 @@ from projections.sql.tree import (
 
 TOUCHED = "touched"
 """The view of the touched keys, each once."""
+KEPT_TEXTS = 256
+"""Of so many plans texts are kept that every run asks for: each takes milliseconds to write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +92,7 @@ class KeySteps:
     lookups: tuple[Lookup, ...]
 
 
+@lru_cache(maxsize=KEPT_TEXTS)
 def key_steps(tree: Newest) -> KeySteps:
     """Take the tree of a query of one step apart."""
     driver, *tables = scans(tree)
@@ -112,6 +116,7 @@ def key_steps(tree: Newest) -> KeySteps:
     )
 
 
+@lru_cache(maxsize=KEPT_TEXTS)
 def keys_sql(keys: Node, key: Sequence[str], dialect: Dialect) -> str:
     """Write the touched keys, each once, from the views of a tree of `KeySteps`."""
     columns = listed(dialect, key)
@@ -119,6 +124,7 @@ def keys_sql(keys: Node, key: Sequence[str], dialect: Dialect) -> str:
     return f"SELECT DISTINCT {columns} FROM ({whole(keys, dialect)}) AS k WHERE {known}"
 
 
+@lru_cache(maxsize=KEPT_TEXTS)
 def facts_sql(steps: KeySteps, dialect: Dialect) -> str:
     """Write the facts in the driver's view that belong to one of the touched keys."""
     same = _same(steps.tree.keys, "k", dialect)
@@ -126,6 +132,7 @@ def facts_sql(steps: KeySteps, dialect: Dialect) -> str:
     return _at_places(steps.driver, keys, dialect)
 
 
+@lru_cache(maxsize=KEPT_TEXTS)
 def meeting_sql(steps: KeySteps, lookup: Lookup, dialect: Dialect) -> str:
     """Write the facts in the driver's view that look up one of the versions in a table's view."""
     return _at_places(steps.driver, f"({whole(lookup.keys, dialect)}) AS k", dialect)
@@ -157,6 +164,7 @@ def rows_sql(tree: Newest, dialect: Dialect, parts: Mapping[Node, str] = ALL) ->
     return f"SELECT {listed(dialect, names(tree))} FROM ({whole(tree, dialect, parts)}) AS y"
 
 
+@lru_cache(maxsize=KEPT_TEXTS)
 def touched_rows_sql(tree: Newest, dialect: Dialect, *, ordered: bool = False) -> str:
     """Write the rows of the touched keys, from views that hold what these need, or more.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from projections.sql.adding import known_of_facts
 from projections.sql.catalog import Column
 from projections.sql.durations import in_words_us
 from projections.sql.presence import right_rows
@@ -94,6 +95,8 @@ def _described_with_region(node: Recomputed) -> str:
 
 
 def _state(node: Recomputed) -> str:
+    if isinstance(node, Grouped) and known_of_facts(node) is not None:
+        return "state: what it gave out, and totals and counts beside it"
     columns = len(node.input.columns)
     return f"state: its input ({columns} columns) and what it gave out"
 
@@ -118,6 +121,8 @@ def _ranged(node: Over, before: int, after: int) -> str:
 
 def _region(node: Recomputed) -> str:
     match node:
+        case Grouped() if known_of_facts(node) is not None:
+            return "the groups that a row is in; rows are added to what they gave out"
         case Grouped() if WINDOW_START in node.keys:
             return "the groups and windows that a row is in; needs their rows"
         case Grouped():

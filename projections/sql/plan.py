@@ -15,7 +15,7 @@ from dataclasses import replace
 from sqlglot import exp
 
 from kernel.errors import InvalidRequest
-from projections.sql.adding import Adding, adding_of
+from projections.sql.adding import Adding, adding_of, kept_by_adding
 from projections.sql.batch import whole
 from projections.sql.catalog import Catalog
 from projections.sql.certified import check_arguments, uncertified
@@ -48,6 +48,7 @@ from projections.sql.reading import read_tree
 from projections.sql.scope import WINDOW_COLUMNS
 from projections.sql.shape import END, PARTIAL, Input, InputKind, Plan, Strategy
 from projections.sql.spark_text import SparkText
+from projections.sql.totals import adds_doubles
 from projections.sql.tree import (
     Exploded,
     Grouped,
@@ -65,6 +66,8 @@ __all__ = ["Input", "InputKind", "Plan", "Strategy", "plan"]
 
 SEMANTICS = 1
 """Part of every fingerprint: raise it when the same SQL is to give other rows than before."""
+EXACT_DOUBLES = "exact totals of doubles"
+"""Part of the fingerprints of queries whose totals were rounded at each step once."""
 
 
 def plan(decl: ProjectionDecl, catalog: Catalog) -> Plan:
@@ -97,9 +100,12 @@ def _planned(decl: ProjectionDecl, catalog: Catalog) -> Plan:
     check_voids(decl, read)
     newest = a_row_for_each_fact(tree)
     adding = None if newest else adding_of(tree)
-    tree = tree if adding is None else adding.tree
+    # What is kept beside the results for adding is none of the query's own expressions.
     beyond = uncertified(tree)
+    tree = tree if adding is None else adding.tree
     strategy = Strategy.NEWEST if newest else Strategy.KEYS
+    if not (newest or adding or beyond) and kept_by_adding(tree):
+        strategy = Strategy.REGIONS
     text = SparkText()
     ordered = newest or (adding is not None and adding.ordered)
     return Plan(
@@ -172,8 +178,8 @@ def _of_elements(
     decl: ProjectionDecl, tree: Newest, strategy: Strategy, adding: Adding | None
 ) -> Plan:
     """Compile a query of elements as one step is: without state, by what is new."""
-    tree = tree if adding is None else adding.tree
     beyond = uncertified(tree)
+    tree = tree if adding is None else adding.tree
     ordered = adding is None or adding.ordered
     return Plan(
         name=decl.name,
@@ -300,6 +306,5 @@ def _fingerprint(decl: ProjectionDecl, tree: Newest) -> str:
         [kind.value, each.name, each.key, each.event_time, *filter(None, [each.declaration])]
         for kind, each in read
     ]
-    return hashlib.sha256(json.dumps([SEMANTICS, decl.fingerprint, inputs]).encode()).hexdigest()[
-        :32
-    ]
+    said = [SEMANTICS, decl.fingerprint, inputs, *([EXACT_DOUBLES] if adds_doubles(tree) else [])]
+    return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:32]

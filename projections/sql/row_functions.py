@@ -9,6 +9,9 @@ from sqlglot import exp
 
 from projections.sql.catalog import Column
 
+PARTS_TYPE = "array<double>"
+"""The type of the parts of an exact total: see `projections.run.exact_totals`."""
+
 
 class Function(StrEnum):
     """What is computed from the rows of a group, or from the rows around one."""
@@ -49,6 +52,7 @@ class Function(StrEnum):
     LEAD_KNOWN = "lead_known"
     NTH_KNOWN = "nth_known"
     TRY_SUM = "try_sum"
+    PARTS = "parts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +73,7 @@ class Call:
     LIST has between values, and the part below a PERCENTILE or an ELEMENT. `by` is the column by
     which MAX_BY and MIN_BY choose a row. `offset` is also the number of an NTILE's parts, and the
     place of an NTH_VALUE. `order` is that of a LIST or of VALUES; without one they stand in their
-    own.
+    own. PARTS are those of the exact total of doubles; of `PARTS_TYPE` the argument has such.
     """
 
     name: str

@@ -10,7 +10,7 @@ from sqlglot import exp
 from projections.sql.catalog import Column
 from projections.sql.decimals import FLOATING, INTEGERS
 from projections.sql.expressions import render
-from projections.sql.totals import divided_sql, ordered_sql, total_sql
+from projections.sql.totals import divided_sql, ordered_sql, parts_sql, total_sql
 from projections.sql.tree import Call, Exploded, Function
 from schemas.identifiers import spark_name
 
@@ -59,10 +59,12 @@ class SparkText:
         return f"(SELECT explode(sequence(0L, {count - 1}L)) AS __i) AS numbers"
 
     def total(self, call: Call, value: str, over: str) -> str:
-        """Write SUM or AVG of a value, the same in whatever order the rows are added."""
+        """Write SUM, AVG, PARTS or COUNT of a value, the same in whatever order rows are added."""
         if call.function is Function.COUNT:
             # Spark has no DISTINCT before OVER.
             return f"CAST(size(collect_set({value}){over}) AS BIGINT)"
+        if call.function is Function.PARTS:
+            return parts_sql(call, value)
         average = call.function is Function.AVG
         return total_sql(
             value,

@@ -15,6 +15,7 @@ from datetime import timedelta
 
 from sqlglot import exp
 
+from projections.sql.adding import known_of_facts
 from projections.sql.catalog import Column
 from projections.sql.durations import duration_of, in_us, in_words_us
 from projections.sql.patterns import MatchSkip
@@ -299,6 +300,24 @@ def _own(node: Node) -> Iterator[StateBound]:
             )
         case Newest() if node.unique:
             return
+        case Grouped() if (known := known_of_facts(node)) is not None:
+            yield StateBound(
+                operator=_CALLED[Grouped],
+                rows="what it gave out",
+                inputs=_inputs(node),
+                columns=known.groups.columns,
+            )
+            for call in known.counted:
+                yield StateBound(
+                    operator=_CALLED[Grouped],
+                    rows="the values that it counts each once",
+                    inputs=_inputs(node),
+                    columns=tuple(
+                        each
+                        for each in node.input.columns
+                        if each.name in (*node.keys, call.argument)
+                    ),
+                )
         case Grouped() | Sessions() | Over() | Match() | Newest():
             for rows, kept in (("its input", node.input), ("what it gave out", node)):
                 yield StateBound(

@@ -1,7 +1,8 @@
 """Totals that do not depend on the order in which rows are added, as Spark SQL.
 
-Adding floating-point numbers does depend on it: they are added in ascending order. So does adding
-BIGINTs, where it leaves their range on the way to a total within it: they are added as decimals.
+Adding floating-point numbers does depend on it: their total is computed exactly, and rounded once,
+by a function that both engines call (`projections.run.exact_totals`). So does adding BIGINTs, where
+it leaves their range on the way to a total within it: they are added as decimals.
 An average of whole numbers is their exact total divided once.
 """
 
@@ -12,11 +13,23 @@ from decimal import Decimal
 from projections.sql.decimals import FLOATING, INTEGERS
 from projections.sql.expressions import render
 from projections.sql.shape import ORDER
-from projections.sql.tree import Call, Function
+from projections.sql.tree import (
+    PARTS_TYPE,
+    Call,
+    Function,
+    Grouped,
+    Node,
+    Over,
+    Sessions,
+    walk,
+)
 from schemas.identifiers import spark_name
 
+EXACT_TOTAL, EXACT_PARTS = "penstock_total", "penstock_parts"
+"""The names under which an engine finds these functions of a list of doubles."""
 RANKS = (Function.RANK, Function.DENSE_RANK, Function.PERCENT_RANK, Function.CUME_DIST)
 """Functions for which rows of equal order are one; all others tell such rows apart."""
+_OF_DOUBLES = (Function.SUM, Function.AVG, Function.TRY_SUM, Function.PARTS)
 KNOWN = {
     Function.FIRST_KNOWN: Function.FIRST_VALUE,
     Function.LAST_KNOWN: Function.LAST_VALUE,
@@ -30,6 +43,16 @@ ORDERED = (
     *(Function.ELEMENT, Function.MODE),
 )
 """These, and what is made of values in ascending order: one text, an array, numbers."""
+
+
+def adds_doubles(tree: Node) -> bool:
+    """Say whether an exact total of floating-point numbers is computed in a tree."""
+    return any(
+        call.function in _OF_DOUBLES and call.kind in FLOATING
+        for node in walk(tree)
+        if isinstance(node, Grouped | Sessions | Over)
+        for call in node.calls
+    )
 
 
 def total_sql(
@@ -48,7 +71,7 @@ def total_sql(
     word = "DISTINCT " if distinct else ""
     count = f"nullif(count({word}{value}){over}, 0)"
     if kind in FLOATING:
-        total = _sorted_sum(value, distinct, over)
+        total = f"{EXACT_TOTAL}({_doubles(value, distinct, over)})"
         return f"({total} / {count})" if average else total
     if kind in INTEGERS and average:
         exact = f"sum({word}CAST({value} AS DECIMAL(38, 0))){over}"
@@ -167,8 +190,12 @@ def divided_sql(total: str, count: str) -> str:
     return f"(CAST({total} AS DOUBLE) / {count})"
 
 
-def _sorted_sum(value: str, distinct: bool, over: str) -> str:
-    collect = "collect_set" if distinct else "collect_list"
-    # A total begins with 0: there is no zero with a sign.
-    values = f"array_sort({collect}(CAST({value} AS DOUBLE) + 0D){over})"
-    return f"aggregate({values}, CAST(NULL AS DOUBLE), (total, one) -> coalesce(total + one, one))"
+def parts_sql(call: Call, value: str) -> str:
+    """Write the parts of the exact total of doubles, or of values that have such parts."""
+    if call.kind == PARTS_TYPE:
+        return f"{EXACT_PARTS}(flatten(collect_list({value})))"
+    return f"{EXACT_PARTS}({_doubles(value, False, '')})"
+
+
+def _doubles(value: str, distinct: bool, over: str) -> str:
+    return f"{'collect_set' if distinct else 'collect_list'}(CAST({value} AS DOUBLE)){over}"

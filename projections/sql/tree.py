@@ -20,6 +20,7 @@ from projections.sql.catalog import Column, Relation
 from projections.sql.formulas import Formula, Pick
 from projections.sql.nested_types import ElementColumn
 from projections.sql.patterns import MatchSkip, Pattern
+from projections.sql.row_functions import PARTS_TYPE as PARTS_TYPE
 from projections.sql.row_functions import Call as Call
 from projections.sql.row_functions import Function as Function
 from projections.sql.row_functions import Ordering as Ordering

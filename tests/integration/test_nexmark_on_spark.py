@@ -7,6 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.typed.topics import typed_topic
+from projections.run.matchers import register_functions
 from projections.sql.shape import InputKind
 from tests.support.lake.auction_house import (
     EPOCHS,
@@ -45,6 +46,7 @@ def test_nexmark_on_spark_equals_the_batch(
             rows = rows.filter(pc.invert(rows["_late"]))
         session.createDataFrame(rows).createOrReplaceTempView(read.view)
     names = {each.name for each in made.columns}
+    register_functions(session, made.tree)
     found = session.sql(made.rows_sql).toArrow().to_pylist()
     rows_now = [{n: plain(v) for n, v in row.items() if n in names} for row in found]
     wanted = answer(name, house.facts(LAST), side_input_at(LAST))

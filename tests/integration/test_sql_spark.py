@@ -13,6 +13,7 @@ from pyspark.errors import ArithmeticException
 from pyspark.sql import SparkSession
 
 from projections.run.database import TEXT, arrow_type
+from projections.run.matchers import register_totals
 from projections.sql.catalog import Column, MemoryCatalog, Relation
 from projections.sql.key_steps import rows_sql
 from projections.sql.parse import parse_script
@@ -40,6 +41,7 @@ class SparkEngine:
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
+        register_totals(spark)
 
     def view(self, name: str, columns: Mapping[str, str], rows: Sequence[Row]) -> None:
         values = {n: [_zoned(row[n]) for row in rows] for n in columns}
@@ -64,6 +66,7 @@ def _plain(value: object) -> object:
 def sql_spark(spark: SparkSession) -> SparkSession:
     """Return a session of this module's own in the run's one Spark."""
     session: SparkSession = spark.newSession()
+    register_totals(session)
     return session
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from projections.run import operators
+from projections.run import operator_tables
 from projections.run.dataflow import Dataflow
 from projections.run.operators import JoinOperator, RecomputedOperator
 from projections.sql.certified import uncertified
@@ -36,7 +36,7 @@ from tests.support.services.tier import examples
 def compacted_often() -> Iterator[None]:
     """Drop what came and went in small tables too."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(operators, "SMALL_ROWS", 1)
+        patched.setattr(operator_tables, "SMALL_ROWS", 1)
         yield
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from projections.run import operators
+from projections.run import operator_tables
 from tests.support.oracles.element_projections import OF_TABLES
 from tests.support.oracles.shop_projections import CASES as SHOP_CASES
 from tests.support.oracles.shop_world import Change, KeptChain, Payment, Shop
@@ -23,7 +23,7 @@ from tests.support.oracles.sql_world import canonical
 def compacted_often() -> Iterator[None]:
     """Drop what came and went in small tables too."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(operators, "SMALL_ROWS", 1)
+        patched.setattr(operator_tables, "SMALL_ROWS", 1)
         yield
 
 

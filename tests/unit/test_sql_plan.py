@@ -153,7 +153,7 @@ def test_the_fingerprint_follows_the_inputs_but_not_freshness() -> None:
 def test_explain_says_what_is_kept_and_what_late_rows_do() -> None:
     found = made(f"SELECT carrier, SUM(distance) AS total {FROM} GROUP BY carrier", key="carrier")
     text = page(found)
-    for part in ("late rows: until", "ascending order", "all rows of the touched keys", "in_0"):
+    for part in ("late rows: until", "rounded once", "added to the rows of their groups", "in_0"):
         assert part in text
     answer = json.loads(json.dumps(document(found)))
     assert answer["operators"][-1] == "    stream events.flight.departed (carrier, distance)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from math import fsum
 
 from tests.support.oracles.region_projections import FROM, Case
 from tests.support.oracles.sql_world import Fact, Row, World
@@ -21,9 +22,7 @@ def _case(name: str, order: str, frame: str, near: Near) -> Case:
         rows: list[Row] = []
         for fact in world.facts:
             found = [f for f in world.facts if f.flight == fact.flight and near(fact, f)]
-            far = None if not found else 0.0
-            for distance in sorted(f.distance for f in found):
-                far = distance if far is None else far + distance
+            far = fsum(f.distance for f in found) if found else None
             late = max((f.delay for f in found if f.delay is not None), default=None)
             rows.append({"position": fact.position, "n": len(found), "far": far, "late": late})
         return rows

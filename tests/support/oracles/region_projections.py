@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from math import ceil, floor, sqrt
+from math import ceil, floor, fsum, sqrt
 
 from tests.support.oracles.sql_world import START, Fact, Row, World
 
@@ -45,10 +45,8 @@ def _flight(fact: Fact) -> object:
 
 
 def _total(values: Iterable[float]) -> float | None:
-    total: float | None = None
-    for value in sorted(values):
-        total = value if total is None else total + value
-    return total
+    known = [*values]
+    return fsum(known) if known else None
 
 
 def _whole(values: Iterable[int | None]) -> int | None:

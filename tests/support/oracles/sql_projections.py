@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from math import fsum
 
 from tests.support.oracles.sql_world import START, Fact, Row, World
 
@@ -56,10 +57,7 @@ def _mean(values: list[int]) -> float | None:
 
 
 def _sum(values: list[float]) -> float | None:
-    total: float | None = None
-    for value in sorted(values):
-        total = value if total is None else total + value
-    return total
+    return fsum(values) if values else None
 
 
 def _status(world: World) -> list[Row]:

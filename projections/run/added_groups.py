@@ -1,0 +1,137 @@
+"""Groups of facts that are brought up to date by adding, as an operator of several steps.
+
+Where rows only come, what was given out for a group and what has to be known beside it are enough,
+however many facts it has: see `projections.sql.adding`. So no row of the input is kept. Of values
+that are counted each once those are kept that there were.
+"""
+
+from __future__ import annotations
+
+from projections.run.database import TEXT, Database
+from projections.run.operator_tables import OperatorTables, all_columns, consolidated
+from projections.run.regions import same
+from projections.sql.adding import KnownOfGroups
+from projections.sql.batch import listed, names, over_rows, placed
+from projections.sql.tree import Call, Grouped
+
+
+class AddedOperator:
+    """Adds the facts of a round to groups. See `projections.run.operators.Operator`."""
+
+    def __init__(
+        self,
+        database: Database,
+        number: int,
+        node: Grouped,
+        known: KnownOfGroups,
+        input_changes: str,
+    ) -> None:
+        """`input_changes` is the query for the changes of the input of `known.of_facts`."""
+        self._tables = tables = OperatorTables(database, number)
+        self._output, self._all = all_columns(node), all_columns(known.groups)
+        self._same = same(node.keys, "g", "n")
+        self._values = [
+            _Values(tables, call, node.keys, input_changes, place)
+            for place, call in enumerate(known.counted)
+        ]
+        self._new = over_rows(known.of_facts, TEXT)(input_changes)
+        for each in self._values:
+            self._new = each.counted(self._new)
+        held = placed(listed(TEXT, names(known.of_facts)))
+        new, before = (f"SELECT {held} FROM {tables.name(what)}" for what in ("new", "before"))
+        one = f"SELECT {self._all}, CAST(1 AS BIGINT) AS _w FROM"
+        self._first = f"{one} ({known.made_one(new, TEXT)}) AS o"
+        self._now = f"{one} ({known.made_one(f'{new} UNION ALL {before}', TEXT)}) AS o"
+        self.changes = tables.name("changed")
+
+    def start(self) -> None:
+        """See `Operator`."""
+        tables = self._tables
+        for each in self._values:
+            each.start()
+        tables.fresh("new", self._new)
+        tables.stored("given", self._first)
+        for what in ("before", "turned"):
+            tables.fresh(what, f"FROM {tables.name('given')}")
+        tables.fresh("changed", self._changed())
+
+    def step(self) -> None:
+        """See `Operator`."""
+        tables = self._tables
+        for each in self._values:
+            each.step()
+        tables.fresh("new", self._new)
+        if tables.empty("new"):
+            tables.fresh("changed", f"FROM {self.changes} LIMIT 0")
+            return
+        given = (
+            f"SELECT g.* FROM {tables.name('given')} AS g "
+            f"SEMI JOIN {tables.name('new')} AS n ON {self._same}"
+        )
+        tables.fresh("before", consolidated(given, self._all))
+        # What was given out is taken back as remembered, never computed again.
+        before = f"SELECT * REPLACE (-_w AS _w) FROM {tables.name('before')}"
+        tables.fresh("turned", f"{self._now} UNION ALL {before}")
+        tables.fresh("changed", self._changed())
+
+    def keep(self) -> None:
+        """See `Operator`."""
+        if not self._tables.empty("new"):
+            self._tables.add("given", f"FROM {self._tables.name('turned')}")
+            for each in self._values:
+                each.keep()
+
+    def compact(self) -> None:
+        """See `Operator`."""
+        self._tables.compact("given", self._all)
+
+    def _changed(self) -> str:
+        turned = f"SELECT {self._output}, _w FROM {self._tables.name('turned')}"
+        return consolidated(turned, self._output)
+
+
+class _Values:
+    """The different values that each group had in one column, and those that are new in a round."""
+
+    def __init__(
+        self, tables: OperatorTables, call: Call, keys: tuple[str, ...], changes: str, place: int
+    ) -> None:
+        assert call.argument is not None, "what is counted each once is a value"
+        self._tables = tables
+        self._count = TEXT.name(call.name)
+        self._keys = listed(TEXT, keys)
+        self._same_group = same(keys, "x", "d")
+        self._had, self._came, self._fresh = (f"{what}{place}" for what in ("had", "came", "fresh"))
+        value = TEXT.name(call.argument)
+        self._pairs = (
+            f"SELECT DISTINCT {self._keys}, {value} FROM ({changes}) AS c WHERE {value} IS NOT NULL"
+        )
+        had, came = tables.name(self._had), tables.name(self._came)
+        both = same((*keys, call.argument), "h", "c")
+        met = f"SELECT h.* FROM {had} AS h SEMI JOIN {came} AS c ON {both}"
+        self._unmet = f"SELECT c.* FROM {came} AS c ANTI JOIN ({met}) AS h ON {both}"
+
+    def start(self) -> None:
+        """Make the empty tables."""
+        self._tables.stored(self._had, self._pairs)
+        self._tables.fresh(self._came, self._pairs)
+        self._tables.fresh(self._fresh, self._unmet)
+
+    def step(self) -> None:
+        """Find the values that a group did not have before this round."""
+        self._tables.fresh(self._came, self._pairs)
+        # The few that came are looked for among the many that there were, not the other way round.
+        self._tables.fresh(self._fresh, self._unmet)
+
+    def counted(self, groups: str) -> str:
+        """Write groups of new facts with the number of their fresh values."""
+        fresh = self._tables.name(self._fresh)
+        counts = f"SELECT {self._keys}, count(*) AS n FROM {fresh} GROUP BY {self._keys}"
+        return (
+            f"SELECT x.* REPLACE (coalesce(d.n, 0) AS {self._count}) FROM ({groups}) AS x "
+            f"LEFT JOIN ({counts}) AS d ON {self._same_group}"
+        )
+
+    def keep(self) -> None:
+        """Bring what there was up to date."""
+        self._tables.add(self._had, f"FROM {self._tables.name(self._fresh)}")
