@@ -14,6 +14,7 @@ Choices that keep data whole, each tried against the real connector:
   `-dash` or `1st` the registry would take a schema that it does not give back;
 - a slot that stands after what was read stops the connector: by default it goes on behind the gap;
 - its own snapshot reads a table's own rows (`OwnRows`): by default, those of heirs (INHERITS) too;
+- a row-level policy that hides rows from it stops its snapshot: by default the table is smaller;
 - after a restart it begins with a transaction's first row (`WholeTransactions`): by default it goes
   on amid one, and may number the rest anew;
 - logical messages of others do not travel: ours tell of DDL, and count in their transaction's END;
@@ -53,6 +54,7 @@ then refuses its own offset."""
 _TEXT_OPTIONS = "-c IntervalStyle=iso_8601 -c bytea_output=hex -c extra_float_digits=3"
 """Those of `cdc.columns.TEXT_SETTINGS` that the driver leaves as a role or a database has them
 where it reads a slot: with `extra_float_digits = 0` floats would lose digits."""
+_WHOLE_TABLES = "-c row_security=off"
 _JSON = "org.apache.kafka.connect.json.JsonConverter"
 _CONVERTER = "io.apicurio.registry.utils.converter.AvroConverter"
 
@@ -158,7 +160,7 @@ class CaptureConnector:
             "text.type": "penstock.connect.PostgresText",
             "text.placeholder": PLACEHOLDER,
             "text.columns": self.columns,
-            "driver.options": _TEXT_OPTIONS,
+            "driver.options": f"{_TEXT_OPTIONS} {_WHOLE_TABLES}",
             "transforms": "nulls,names",
             "transforms.nulls.type": "penstock.connect.KeepNulls",
             "transforms.names.type": "penstock.connect.ColumnNames",

@@ -72,9 +72,27 @@ WITH RECURSIVE base AS (
                                  OR m.attrelid IN (SELECT p.relid FROM pg_partition_tree(relid) p))
                             AND m.attname = a.attname AND m.atthasmissing AND NOT m.attisdropped
                           LIMIT 1),
-             'labels', CASE WHEN t.typtype = 'e' THEN
-                 (SELECT jsonb_object_agg(l.oid::text, l.enumlabel) FROM pg_enum l
-                   WHERE l.enumtypid = t.oid) END
+             -- Those of enums inside of a composite type or a range, too: its text has them.
+             'labels', CASE WHEN t.typtype IN ('e', 'c', 'r', 'm') THEN (
+                 WITH RECURSIVE inside AS (
+                     SELECT t.oid
+                     UNION
+                     SELECT n.oid
+                       FROM inside i CROSS JOIN LATERAL (
+                         SELECT m.atttypid AS oid FROM pg_type o JOIN pg_attribute m
+                             ON m.attrelid = o.typrelid AND m.attnum > 0 AND NOT m.attisdropped
+                          WHERE o.oid = i.oid AND o.typtype = 'c'
+                         UNION ALL
+                         SELECT g.rngsubtype FROM pg_range g
+                          WHERE i.oid IN (g.rngtypid, g.rngmultitypid)
+                         UNION ALL
+                         SELECT o.typbasetype FROM pg_type o
+                          WHERE o.oid = i.oid AND o.typtype = 'd'
+                         UNION ALL
+                         SELECT o.typelem FROM pg_type o WHERE o.oid = i.oid AND o.typelem <> 0
+                       ) n)
+                 SELECT jsonb_object_agg(l.oid::text, l.enumlabel)
+                   FROM inside i JOIN pg_enum l ON l.enumtypid = i.oid) END
            ) AS described
       FROM base b
       JOIN pg_attribute a ON a.attrelid = relid AND a.attnum = b.attnum
@@ -171,19 +189,26 @@ BEGIN
             SELECT d.classid, d.objid, d.objsubid, d.command_tag, d.object_type
               FROM pg_event_trigger_ddl_commands() d
         ), altered AS (
-            -- Types, and those that are made of them: arrays and domains.
+            -- Types, and those that are made of them: arrays, domains, ranges, composite types.
             SELECT t.oid, t.typarray, t.typtype::text AS kind
               FROM commands JOIN pg_type t ON t.oid = objid
              WHERE classid = 'pg_type'::regclass
             UNION
             SELECT t.oid, t.typarray, 'c'
-              FROM commands JOIN pg_type t ON t.typrelid = objid AND t.typtype = 'c'
-              JOIN pg_class c ON c.oid = objid AND c.relkind = 'c'
-             WHERE classid = 'pg_class'::regclass
+              FROM commands JOIN pg_class c ON c.oid = objid AND c.relkind IN ('c', 'r', 'p')
+              JOIN pg_type t ON t.oid = c.reltype
+             WHERE classid = 'pg_class'::regclass AND command_tag LIKE 'ALTER%'
             UNION
             SELECT t.oid, t.typarray, a.kind
-              FROM altered a JOIN pg_type t
-                ON t.oid = a.typarray OR t.typtype = 'd' AND t.typbasetype = a.oid
+              FROM altered a CROSS JOIN LATERAL (
+                SELECT d.objid AS oid FROM pg_depend d
+                 WHERE d.refclassid = 'pg_type'::regclass AND d.refobjid = a.oid
+                   AND d.classid = 'pg_type'::regclass
+                UNION ALL
+                SELECT k.reltype FROM pg_depend d JOIN pg_class k ON k.oid = d.objid
+                 WHERE d.refclassid = 'pg_type'::regclass AND d.refobjid = a.oid
+                   AND d.classid = 'pg_class'::regclass AND k.relkind = 'c'
+              ) made JOIN pg_type t ON t.oid = made.oid
         ), heirs AS (
             -- Tables that inherit: what changes their parent changes them, too.
             SELECT c.oid AS relid, objid AS parent, objsubid
@@ -213,8 +238,10 @@ BEGIN
               FROM commands JOIN pg_class c ON c.relnamespace = objid
              WHERE classid = 'pg_namespace'::regclass AND command_tag = 'ALTER SCHEMA'
             UNION ALL
-            SELECT a.attrelid, 0, kind, false
-              FROM altered t JOIN pg_attribute a ON a.atttypid = t.oid AND NOT a.attisdropped
+            -- By their columns, or as tables OF a type.
+            SELECT d.objid, 0, kind, false
+              FROM altered t JOIN pg_depend d ON d.refclassid = 'pg_type'::regclass
+               AND d.refobjid = t.oid AND d.classid = 'pg_class'::regclass
         )
         SELECT c.oid, max(renamed) AS renamed, max(type_kind) AS type_kind,
                bool_and(beside) AS beside

@@ -1,4 +1,4 @@
-"""Which keys tell rows apart: those that are declared, and those that tables have."""
+"""Which keys tell rows apart, declared ones and those of tables, and what a change says of them."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 import psycopg
 
 from cdc.admission import Check, quoted
-from cdc.database import Connection, split_table
+from cdc.database import Connection, Row, split_table
 from schemas.pg_types import SourceColumn
 
+IDENTITY = "a primary key, or REPLICA IDENTITY FULL and a declared key"
 NO_ARRAYS = "a key without arrays"
 NO_NULLS = "NOT NULL for the columns of its declared key"
 UNIQUE = "a declared key that no two rows have"
 GUARDED = "a unique index on its declared key"
 TOLD_WHOLE = "REPLICA IDENTITY FULL, for a declared key that is not the primary key"
 
+_IDENTITIES = {"d": "default", "f": "full", "i": "index", "n": "nothing"}
 _LOOKED_AT = 1_000_000
 _LOOK_TIMEOUT = "10s"
 _UNIQUE_INDEX = """
@@ -31,6 +33,72 @@ SELECT c.relkind = 'p' AS parted, EXISTS (
 """
 
 
+def identity_check(
+    connection: Connection,
+    subject: str,
+    table: str,
+    found: Row,
+    key: Sequence[str],
+    *,
+    barred: bool,
+) -> Check:
+    """Check what PostgreSQL tells of a row that is updated or deleted; `found` has it of a table.
+
+    `barred`: FULL would make it refuse the changes (`stream_columns.bars_full`).
+    """
+    keyed, identity = bool(found["keyed"]), str(found["relreplident"])
+    by_key = keyed and identity in ("d", "f")
+    declared = bool(key) and identity == "f"
+    has = "primary key" if keyed else f"declared key {', '.join(key)}" if key else "no key"
+    fix = repair = None
+    if not (by_key or declared):
+        full = None if barred else "FULL"
+        wanted = full if key and not keyed else "DEFAULT" if keyed else None
+        lesser = "nid" if wanted == "FULL" else "ni"
+        repair = set_identity(connection, table, wanted, of=lesser) if wanted else None
+        fix = (
+            repair
+            if repair
+            else f"ALTER TABLE {_quoted(table)} ADD PRIMARY KEY (…)"
+            if barred
+            else f"ALTER TABLE {_quoted(table)} ADD PRIMARY KEY (…). Or"
+            f" {set_identity(connection, table, 'FULL')}, and declare a unique key:"
+            f" --key {table}:COLUMN"
+        )
+    return Check(
+        subject=subject,
+        required=IDENTITY,
+        found=f"{has}, replica identity {_IDENTITIES.get(identity, identity)}",
+        ok=by_key or declared,
+        fix=fix,
+        repair=repair,
+    )
+
+
+def set_identity(connection: Connection, table: str, identity: str, *, of: str = "nid") -> str:
+    """Return the SQL that gives a table, and each of its partitions, an identity.
+
+    Those get it that have one `of` these letters: ALTER TABLE of a partitioned table alters none of
+    its partitions.
+    """
+    rows = connection.execute(
+        """
+        SELECT n.nspname AS schema, l.relname AS name
+          FROM pg_class l JOIN pg_namespace n ON n.oid = l.relnamespace
+         WHERE l.relreplident::text = ANY (%(of)s) AND (l.oid = %(table)s::regclass OR l.oid IN (
+           SELECT p.relid FROM pg_partition_tree(%(table)s::regclass) p WHERE p.isleaf))
+         ORDER BY l.oid
+        """,
+        {"table": _quoted(table), "of": list(of)},
+    ).fetchall()
+    names = [quoted(row["schema"], row["name"]) for row in rows] or [_quoted(table)]
+    return "; ".join(f"ALTER TABLE {name} REPLICA IDENTITY {identity}" for name in names)
+
+
+def _quoted(table: str) -> str:
+    return quoted(*split_table(table))
+
+
 def key_checks(
     subject: str,
     table: str,
@@ -44,7 +112,7 @@ def key_checks(
 
     `full`: its replica identity is FULL.
     """
-    name = quoted(*split_table(table))
+    name = _quoted(table)
     whole = f"ALTER TABLE {name} REPLICA IDENTITY FULL"
     missing = [each for each in key if each not in columns]
     if missing:
@@ -89,7 +157,7 @@ def unique_checks(connection: Connection, table: str, key: Sequence[str]) -> Ite
 
     A unique index answers that; without one a million rows are looked at, for ten seconds at most.
     """
-    name = quoted(*split_table(table))
+    name = _quoted(table)
     row = connection.execute(_UNIQUE_INDEX, (list(key), name)).fetchone()
     if row is None or row["there"]:
         return

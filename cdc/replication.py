@@ -214,15 +214,19 @@ def withdraw_refusing(connection: Connection, name: str) -> tuple[str, ...]:
         SELECT n.nspname AS schema, c.relname AS name
           FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
           JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace
-         WHERE p.pubname = %s AND CASE c.relreplident
+         WHERE p.pubname = %s AND EXISTS (
+           SELECT FROM pg_class l
+            WHERE (l.oid = c.oid OR l.oid IN (
+                    SELECT t.relid FROM pg_partition_tree(c.oid) t WHERE t.isleaf))
+              AND CASE l.relreplident
                WHEN 'n' THEN true
                WHEN 'd' THEN NOT EXISTS (
-                 SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary)
+                 SELECT FROM pg_index i WHERE i.indrelid = l.oid AND i.indisprimary)
                WHEN 'i' THEN NOT EXISTS (
-                 SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisreplident)
+                 SELECT FROM pg_index i WHERE i.indrelid = l.oid AND i.indisreplident)
                ELSE current_setting('server_version_num')::int >= 180000 AND EXISTS (
-                 SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attgenerated <> ''
-                    AND NOT a.attisdropped) END
+                 SELECT FROM pg_attribute a WHERE a.attrelid = l.oid AND a.attgenerated <> ''
+                    AND NOT a.attisdropped) END)
         """,
         (name,),
     ).fetchall()

@@ -13,17 +13,18 @@ from dataclasses import dataclass
 from cdc.admission import Check, server_checks
 from cdc.columns import columns_of, described
 from cdc.database import Connection
-from cdc.key_checks import NO_ARRAYS, NO_NULLS, TOLD_WHOLE, unique_checks
+from cdc.key_checks import IDENTITY, NO_ARRAYS, NO_NULLS, TOLD_WHOLE, unique_checks
 from cdc.name_checks import FOLDER_NAME, OWN_TOPIC, TOLD_APART, measured_topic, topic_checks
 from cdc.options import COPY, TableOptions, matches
 from cdc.replication import wholly_published
 from cdc.sources import Source
 from cdc.stream_columns import KEY_IS_SENT, PLAIN_IDENTITY
 from cdc.table_checks import (
-    IDENTITY,
+    HASHED_WHOLE,
     LISTED_IDENTITY,
     MAY_BE_VEILED,
     OLDEST_COLUMN_LISTS,
+    ORDINARY,
     PUBLISHABLE,
     key_columns,
     table_checks,
@@ -34,7 +35,8 @@ _OWN_ROWS = "a table that is no partition of another one of the source"
 _APART = frozenset(
     (
         *(TOLD_APART, OWN_TOPIC, FOLDER_NAME, NO_ARRAYS, NO_NULLS, TOLD_WHOLE),
-        *(KEY_IS_SENT, PLAIN_IDENTITY, IDENTITY, LISTED_IDENTITY, _OWN_ROWS),
+        *(KEY_IS_SENT, PLAIN_IDENTITY, IDENTITY, LISTED_IDENTITY, HASHED_WHOLE),
+        *(ORDINARY, _OWN_ROWS),
     )
 )
 """What a table lacks that is held where its source runs on."""
@@ -50,13 +52,15 @@ SELECT n.nspname || '.' || c.relname AS name
 
 _IDENTITIES = """
 SELECT n.nspname || '.' || c.relname AS name,
-       (c.oid, c.relispartition, c.relreplident, i.indexrelid, i.indkey, ARRAY(
+       (c.oid, c.relispartition, c.relkind, c.relpersistence, c.relreplident, i.indexrelid,
+         i.indkey, ARRAY(
          SELECT a.attname FROM pg_attribute a
           WHERE a.attrelid = c.oid AND a.attnum = ANY (i.indkey) ORDER BY a.attnum), ARRAY(
          SELECT a.attnum FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attgenerated <> ''
-            AND NOT a.attisdropped ORDER BY a.attnum), EXISTS(
-         SELECT FROM pg_partition_tree(c.oid) p JOIN pg_class l ON l.oid = p.relid
-          WHERE p.isleaf AND l.relreplident = 'f'))::text
+            AND NOT a.attisdropped ORDER BY a.attnum), ARRAY(
+         SELECT DISTINCT concat(l.relkind, l.relpersistence, l.relreplident)
+           FROM pg_partition_tree(c.oid) p JOIN pg_class l ON l.oid = p.relid
+          WHERE p.isleaf ORDER BY 1))::text
        AS identity
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
   LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indisprimary

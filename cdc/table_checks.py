@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from cdc.admission import Check, quoted
 from cdc.columns import columns_of
 from cdc.database import Connection, Row, split_table
-from cdc.key_checks import key_checks
+from cdc.key_checks import identity_check, key_checks, set_identity
 from cdc.name_checks import name_checks, twin_checks
 from cdc.options import TableOptions
 from cdc.stream_columns import bars_full, generated_checks
@@ -26,11 +26,43 @@ _VEILS: dict[str, tuple[str, ...] | None] = {
 """Types that the connector veils; it lets values of all others pass without a word. A char(n) is
 padded there and not in an expression, so that its two hashes would differ."""
 
-IDENTITY = "a primary key, or REPLICA IDENTITY FULL and a declared key"
+ORDINARY = "an ordinary, logged table"
+HASHED_WHOLE = "REPLICA IDENTITY FULL, for large values that an UPDATE leaves alone"
 LISTED_IDENTITY = "REPLICA IDENTITY DEFAULT, where excluded columns stay in the database"
 MAY_BE_VEILED = "columns that may be excluded, masked or hashed"
 PUBLISHABLE = "ownership, or a publication that covers it"
 HASH_CHARACTERS = 64
+_FOUND = """
+SELECT c.relkind, c.relpersistence,
+       -- By the weakest of its partitions: each of them writes its own rows.
+       CASE WHEN c.relkind = 'p' THEN (
+         SELECT l.relreplident FROM pg_partition_tree(c.oid) p
+           JOIN pg_class l ON l.oid = p.relid
+          WHERE p.isleaf OR l.oid = c.oid
+          ORDER BY position(l.relreplident::text IN 'nidf') LIMIT 1)
+       ELSE c.relreplident END AS relreplident,
+       ARRAY(
+         SELECT l.oid::regclass::text FROM pg_partition_tree(c.oid) p
+           JOIN pg_class l ON l.oid = p.relid
+          WHERE c.relkind = 'p' AND p.isleaf
+            AND (l.relpersistence <> 'p' OR l.relkind <> 'r')
+          ORDER BY l.oid LIMIT 3) AS dry,
+       row_security_active(c.oid) AS hides,
+       pg_get_userbyid(c.relowner) AS owner, current_user AS role,
+       has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT') AS may,
+       pg_has_role(c.relowner, 'USAGE') AS owns,
+       EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary) AS keyed,
+       EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary
+                  AND NOT i.indimmediate) AS deferrable,
+       EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid
+                  AND a.attgenerated <> '' AND NOT a.attisdropped) AS generated,
+       CASE WHEN c.relkind = 'p' THEN EXISTS (
+         SELECT FROM pg_partition_tree(c.oid) p JOIN pg_class l ON l.oid = p.relid
+          WHERE p.isleaf AND l.relreplident = 'f')
+       ELSE c.relreplident = 'f' END AS mirrored
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname = %s AND c.relname = %s
+"""
 OLDEST_COLUMN_LISTS = 150000
 
 
@@ -83,26 +115,7 @@ def _table(
     copied: bool,
 ) -> Iterator[Check]:
     schema, name = split_table(table)
-    found = connection.execute(
-        """
-        SELECT c.relkind, c.relpersistence, c.relreplident,
-               pg_get_userbyid(c.relowner) AS owner, current_user AS role,
-               has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT') AS may,
-               pg_has_role(c.relowner, 'USAGE') AS owns,
-               EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary) AS keyed,
-               EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary
-                          AND NOT i.indimmediate) AS deferrable,
-               EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid
-                          AND a.attgenerated <> '' AND NOT a.attisdropped) AS generated,
-               CASE WHEN c.relkind = 'p' THEN EXISTS (
-                 SELECT FROM pg_partition_tree(c.oid) p JOIN pg_class l ON l.oid = p.relid
-                  WHERE p.isleaf AND l.relreplident = 'f')
-               ELSE c.relreplident = 'f' END AS mirrored
-          FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-         WHERE n.nspname = %s AND c.relname = %s
-        """,
-        (schema, name),
-    ).fetchone()
+    found = connection.execute(_FOUND.encode(), (schema, name)).fetchone()
     subject = f"table {schema}.{name}"
     if found is None:
         yield Check(
@@ -113,22 +126,33 @@ def _table(
             fix=f"Check the name; there are: {_neighbours(connection)}",
         )
         return
-    ordinary = found["relkind"] in ("r", "p") and found["relpersistence"] == "p"
-    yield Check(
-        subject=subject,
-        required="an ordinary, logged table",
-        found=_kind(found),
-        ok=ordinary,
-        fix=None if ordinary else "Name tables only: nothing else has a stream of changes",
-    )
-    if not ordinary:
+    ordinary = _ordinary(subject, found)
+    yield ordinary
+    if not ordinary.ok:
         return
     yield from _rights(subject, schema, name, found, published)
     barred = bars_full(connection, found)
-    yield _identity(subject, f"{schema}.{name}", found, key, barred=barred)
+    yield identity_check(connection, subject, f"{schema}.{name}", found, key, barred=barred)
     if found["deferrable"]:
         yield _deferrable(subject, f"{schema}.{name}")
     yield from _columns(connection, subject, f"{schema}.{name}", found, key, options, copied)
+
+
+def _ordinary(subject: str, found: Row) -> Check:
+    """Check that the changes of all rows are in the WAL."""
+    dry = found["dry"] if isinstance(found["dry"], list) else []
+    fix = None
+    if found["relkind"] not in ("r", "p") or found["relpersistence"] != "p":
+        fix = "Name tables only: nothing else has a stream of changes"
+    elif dry:
+        fix = f"ALTER TABLE {dry[0]} SET LOGGED; one that is foreign: detach it"
+    return Check(
+        subject=subject,
+        required=ORDINARY,
+        found=_kind(found) + (f", of which {', '.join(dry)} unlogged or foreign" if dry else ""),
+        ok=fix is None,
+        fix=fix,
+    )
 
 
 def _rights(subject: str, schema: str, name: str, found: Row, published: bool) -> Iterator[Check]:
@@ -140,6 +164,16 @@ def _rights(subject: str, schema: str, name: str, found: Row, published: bool) -
         fix=None if found["may"] else _grants(schema, name, found["role"]),
         repair=None if found["may"] else _grants(schema, name, found["role"]),
     )
+    if found["hides"]:
+        # The stream has all rows: one that is captured goes on, and is neither copied nor compared.
+        yield Check(
+            subject=subject,
+            required="rows that no row-level policy hides",
+            found=f"row-level policies hide rows from {found['role']}",
+            ok=False,
+            advice=published,
+            fix=f"As a superuser: ALTER ROLE {quoted(found['role'])} BYPASSRLS",
+        )
     yield Check(
         subject=subject,
         required=PUBLISHABLE,
@@ -159,34 +193,6 @@ def _grants(schema: str, name: str, role: object) -> str:
     )
 
 
-def _identity(subject: str, table: str, found: Row, key: Sequence[str], *, barred: bool) -> Check:
-    keyed, identity = bool(found["keyed"]), str(found["relreplident"])
-    by_key = keyed and identity in ("d", "f")
-    declared = bool(key) and identity == "f"
-    has = "primary key" if keyed else f"declared key {', '.join(key)}" if key else "no key"
-    fix = repair = None
-    if not (by_key or declared):
-        full = None if barred else "FULL"
-        wanted = full if key and not keyed else "DEFAULT" if keyed else None
-        fix = (
-            _set_identity(table, wanted)
-            if wanted
-            else f"ALTER TABLE {_sql(table)} ADD PRIMARY KEY (…)"
-            if barred
-            else f"ALTER TABLE {_sql(table)} ADD PRIMARY KEY (…). Or"
-            f" {_set_identity(table, 'FULL')}, and declare a unique key: --key {table}:COLUMN"
-        )
-        repair = _set_identity(table, wanted) if wanted else None
-    return Check(
-        subject=subject,
-        required=IDENTITY,
-        found=f"{has}, replica identity {_IDENTITIES.get(identity, identity)}",
-        ok=by_key or declared,
-        fix=fix,
-        repair=repair,
-    )
-
-
 def _deferrable(subject: str, table: str) -> Check:
     # An UPDATE may give a row the key of one that has it still: no order of changes tells.
     return Check(
@@ -196,17 +202,6 @@ def _deferrable(subject: str, table: str) -> Check:
         ok=False,
         fix=f"Make the primary key of {table} anew, NOT DEFERRABLE",
     )
-
-
-def _set_identity(table: str, identity: str) -> str:
-    return f"ALTER TABLE {_sql(table)} REPLICA IDENTITY {identity}"
-
-
-def _sql(table: str) -> str:
-    return quoted(*split_table(table))
-
-
-_IDENTITIES = {"d": "default", "f": "full", "i": "index", "n": "nothing"}
 
 
 def _columns(
@@ -229,13 +224,13 @@ def _columns(
     if unmarked and found["relreplident"] != "f":
         yield Check(
             subject=subject,
-            required="REPLICA IDENTITY FULL, for large values that an UPDATE leaves alone",
+            required=HASHED_WHOLE,
             found=f"columns {', '.join(unmarked)}, identity default",
             ok=False,
             fix=f"Exclude them: {table} has generated columns, under which FULL does harm"
             if barred
-            else _set_identity(table, "FULL"),
-            repair=None if barred else _set_identity(table, "FULL"),
+            else set_identity(connection, table, "FULL"),
+            repair=None if barred else set_identity(connection, table, "FULL"),
         )
     yield from name_checks(subject, table, key, options)
     sent = [name for name, column in columns.items() if not column.generated]
@@ -293,13 +288,14 @@ def _veils(
             ok=False,
             advice=True,
         )
-    if options.withhold and found["relreplident"] == "f" and options.exclude:
+    if options.withhold and found["mirrored"] and options.exclude:
         yield Check(
             subject=subject,
             required=LISTED_IDENTITY,
             found="full: PostgreSQL would refuse each UPDATE of the application",
             ok=False,
-            fix=f"Leave withhold out for {table}, or {_set_identity(table, 'DEFAULT')}",
+            fix=f"Leave withhold out for {table}, or"
+            f" {set_identity(connection, table, 'DEFAULT', of='f')}",
         )
 
 

@@ -110,6 +110,13 @@ def key_columns(key_schema_json: str) -> tuple[str, ...]:
     return captured_columns([field["name"] for field in _record(key_schema_json)["fields"]])
 
 
+@lru_cache(maxsize=4096)
+def may_lack_key(key_schema_json: str) -> bool:
+    """Say whether a column of a source's key may be null: then its deletes do not tell it."""
+    types = [field["type"] for field in _record(key_schema_json)["fields"]]
+    return any(isinstance(kind, list) and "null" in kind for kind in types)
+
+
 def decode_value(framed: bytes, schema_json: str) -> Any:
     """Decode one framed record to plain Python values; logical types stay as they travel.
 

@@ -34,7 +34,7 @@ from pipeline.ddl.steps import (
     shape_after,
 )
 from pipeline.order import high_of, low_of, places_of
-from schemas.columns import envelope_shape
+from schemas.columns import envelope_shape, may_lack_key
 from schemas.lake_columns import OF_CHANGES, captured_name
 from schemas.pg_exact import EXACT
 from schemas.pg_text import text_to_lake
@@ -49,6 +49,9 @@ from schemas.schema_change import (
 from schemas.widening import common_type, followed_type, wider_type
 
 Shape = dict[str, pa.DataType]
+# The connector asks the database for the key, which may be ahead of the stream.
+_KEYLESS = "a change came without its key, which was renamed or dropped right after it"
+_UNTOLD = "its replica identity does not have its key: deletes come without it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,7 +260,7 @@ def _column_steps(
         for oid, label in old.labels.items()
         if oid in new.labels and new.labels[oid] != label
     }
-    if labels and new.column.is_array:
+    if labels and (new.column.is_array or new.column.kind != "e"):
         return hold_of(message, f"values of {new.name} are called otherwise: {labels}")
     if labels:
         steps.append(Relabelled(new.name, labels))
@@ -266,7 +269,8 @@ def _column_steps(
 
 def _as_called_now(old: TableColumn, new: TableColumn) -> SourceColumn:
     """Return the old type under the name that it has now: labels with their oids are one enum's."""
-    if old.labels and old.column.kind == new.column.kind and old.labels.keys() <= new.labels.keys():
+    enums = old.column.kind == new.column.kind == "e"
+    if enums and old.labels and old.labels.keys() <= new.labels.keys():
         return replace(old.column, type=new.column.type)
     return old.column
 
@@ -306,11 +310,10 @@ def _fitted(evolution: Evolution, rows: pa.Table, shape: Shape, schemas: SchemaL
 
     With messages that changes nothing but narrower integers. Without them it is all that is known.
     """
-    keyless = _keyless(rows) if rows["key_schema_id"].null_count else rows.slice(0, 0)
-    if keyless.num_rows:
-        # The connector asks the database for the key, which may be ahead of the stream.
-        reason = "a change came without its key, which was renamed or dropped right after it"
-        return Planned(evolution=NOTHING, hold=Hold(order=min(places_of(keyless)), reason=reason))
+    for keyless, reason in ((_keyless(rows), _KEYLESS), (_untold(rows, schemas), _UNTOLD)):
+        if keyless.num_rows:
+            at = min(places_of(keyless))
+            return Planned(evolution=NOTHING, hold=Hold(order=at, reason=reason))
     if not evolution.steps and _of_the_columns(rows, shape, schemas):
         return Planned(evolution=evolution)
     types = dict(shape)
@@ -346,8 +349,17 @@ def _of_the_columns(rows: pa.Table, shape: Shape, schemas: SchemaLookup) -> bool
 
 def _keyless(rows: pa.Table) -> pa.Table:
     """Return the rows that tell of one row of the source and do not say which."""
+    if not rows["key_schema_id"].null_count:
+        return rows.slice(0, 0)
     unnamed = pc.is_null(rows["key_schema_id"])
     return rows.filter(pc.and_(unnamed, pc.not_equal(rows["operation"], Operation.TRUNCATE.value)))
+
+
+def _untold(rows: pa.Table, schemas: SchemaLookup) -> pa.Table:
+    """Return the rows of which the connector says that their key may be missing in a delete."""
+    ids = pc.unique(rows["key_schema_id"]).drop_null().to_pylist()
+    untold = [each for each in ids if may_lack_key(schemas.schema(each))]
+    return rows.filter(pc.is_in(rows["key_schema_id"], pa.array(untold, pa.int32())))
 
 
 def shapes_of(rows: pa.Table, schemas: SchemaLookup) -> Iterable[tuple[Order, Shape]]:

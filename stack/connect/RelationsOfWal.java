@@ -9,6 +9,7 @@ import io.debezium.connector.postgresql.connection.ReplicationStream.Replication
 import io.debezium.connector.postgresql.connection.pgoutput.PgOutputMessageDecoder;
 import io.debezium.relational.Column;
 import io.debezium.relational.ColumnEditor;
+import io.debezium.relational.Key.KeyMapper;
 import io.debezium.relational.Table;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
@@ -20,6 +21,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
+import java.util.stream.Collectors;
 
 /**
  * Reads rows as the table was when they were written.
@@ -28,25 +30,29 @@ import java.util.Set;
  * what a relation message describes. A connector that is behind then reads old rows as the table is
  * now: the text of a column that has become a number fails the task for ever or, worse, parses; a
  * null becomes a zero; a key column that was renamed is no key. Here the relation message itself
- * decides on types and key, and a row that holds a null on whether its column may be null. What
+ * decides on types and key, and a row that holds a null on whether its column may be null. A column of
+ * the key that is not told of old rows may be null, too: who reads its changes knows by that. What
  * Debezium does not see of a type is described with the column ({@link ColumnTypes}), and names that
  * differ by case alone are told apart ({@link TwinColumns}).
  */
 final class RelationsOfWal extends PgOutputMessageDecoder {
     private static final int KEY_FLAG = 1;
     private static final char BY_PRIMARY_KEY = 'd';
+    private static final char BY_ALL = 'f';
     private static final char NEW_ROW = 'N';
     /** All but the key is null in it, whatever the row held. */
     private static final char KEY_OF_OLD_ROW = 'K';
 
     private final PostgresSchema tables;
     private final ColumnTypes described;
+    private final KeyMapper declared;
     private final Map<Integer, Relation> relations = new HashMap<>();
     private volatile boolean begun;
 
     RelationsOfWal(MessageDecoderContext context, PostgresConnection catalog) {
         super(context, catalog);
         tables = context.getSchema();
+        declared = context.getConfig().getKeyMapper();
         described = new ColumnTypes(catalog, context.getConfig().getTableFilters().dataCollectionFilter());
     }
 
@@ -204,6 +210,7 @@ final class RelationsOfWal extends PgOutputMessageDecoder {
         }
         List<Column> columns = new ArrayList<>();
         List<String> key = relation.key();
+        noteUntold(table, relation, key.isEmpty() ? table.primaryKeyColumnNames() : key);
         for (int place = 0; place < relation.columns.size(); place++) {
             columns.add(column(table, relation, place, key, types));
         }
@@ -214,6 +221,21 @@ final class RelationsOfWal extends PgOutputMessageDecoder {
             tables.applySchemaChangesForTable(relation.id, wanted);
         }
         relation.applied = tables.tableFor(relation.id);
+    }
+
+    /** Notes columns of the key that an old row does not have: it would say 0, or nothing, in their place. */
+    private void noteUntold(Table table, Relation relation, List<String> primary) {
+        if (relation.identity == BY_ALL) {
+            return;
+        }
+        Table keyed = table.edit().setPrimaryKeyNames(primary).create();
+        List<Column> key = declared == null ? keyed.primaryKeyColumns() : declared.getKeyKolumns(keyed);
+        Set<String> names = key.stream().map(Column::name).collect(Collectors.toSet());
+        for (int place = 0; place < relation.columns.size(); place++) {
+            if (!relation.columns.get(place).key() && names.contains(table.columns().get(place).name())) {
+                relation.nullable.add(place);
+            }
+        }
     }
 
     private Column column(Table table, Relation relation, int place, List<String> key, TypeRegistry types)

@@ -214,6 +214,32 @@ def test_types_tell_of_tables_that_have_them_by_domains(shop: Listener) -> None:
     }
 
 
+def test_types_tell_of_tables_that_have_them_inside_of_others(shop: Listener) -> None:
+    """The text of such a value is another one by then, in rows that nobody wrote."""
+    shop.run(
+        "CREATE TYPE felt AS (state mood, n int)",
+        "CREATE DOMAIN felts AS felt[]",
+        "CREATE TYPE moods AS RANGE (subtype = mood, multirange_type_name = multimoods)",
+        "CREATE TYPE around AS (p pair)",
+        "CREATE TABLE deep (id int, f felts, r moods, m multimoods)",
+        "CREATE TABLE wrapped (id int, a around, i item)",
+    )
+    told = {each.table: each for each in shop.run("ALTER TYPE mood RENAME VALUE 'ok' TO 'fine'")}
+    assert set(told) == {"public.item", "public.odd", "public.deep"}
+    labels = [sorted(column.labels.values()) for column in told["public.deep"].columns]
+    assert labels == [[], *[["fine", "sad"]] * 3]
+    composite = shop.run("ALTER TYPE pair ADD ATTRIBUTE b int")
+    assert {(each.table, each.type_kind) for each in composite} == {
+        ("public.odd", "c"),
+        ("public.wrapped", "c"),
+    }
+    rows = shop.run("ALTER TABLE item ADD more int")
+    assert {each.table: each.type_kind for each in rows} == {
+        "public.item": None,
+        "public.wrapped": "c",
+    }
+
+
 def test_partitions_are_told_with_their_root(shop: Listener) -> None:
     root, part, lone = shop.run(
         "CREATE TABLE event (id int, at date) PARTITION BY RANGE (at)",

@@ -197,6 +197,29 @@ def test_a_table_that_was_taken_out_of_the_publication_comes_back_and_is_copied(
     assert world.wanted() == [["public.people"]]
 
 
+@pytest.mark.matrix
+def test_a_table_whose_changes_are_not_in_the_wal_is_held_alone_until_they_are(
+    world: World,
+) -> None:
+    world.execute("CREATE TABLE order_parts (id int PRIMARY KEY) PARTITION BY RANGE (id)")
+    world.execute("CREATE TABLE some_parts PARTITION OF order_parts FOR VALUES FROM (0) TO (9)")
+    every = ["public.order_lines", "public.order_parts", "public.people"]
+    assert world.kept.look() == "running"
+    assert world.captured() == every
+    world.execute("ALTER TABLE some_parts SET UNLOGGED")
+    world.execute(f"ALTER PUBLICATION {world.workspace.replication} DROP TABLE people")
+    world.execute("ALTER TABLE people SET UNLOGGED")
+    assert world.kept.look() == "running"
+    assert world.captured() == ["public.order_lines"]
+    held = world.workspace("status", world.workspace.source)["held"]
+    assert "of which some_parts unlogged or foreign" in held["public.order_parts"]
+    assert "found unlogged table" in held["public.people"]
+    world.execute("ALTER TABLE some_parts SET LOGGED; ALTER TABLE people SET LOGGED")
+    assert world.kept.look() == "running"
+    assert world.captured() == every
+    assert world.wanted()[-1] == ["public.order_parts", "public.people"]
+
+
 NARROWED = {
     "rows": ("SET TABLE ONLY people WHERE (id > 5), ONLY order_lines", ["public.people"]),
     "deletes": ("SET (publish = 'insert, update')", ["public.order_lines", "public.people"]),

@@ -7,7 +7,7 @@ import pytest
 
 from cdc.database import connected
 from cdc.key_checks import GUARDED, UNIQUE
-from cdc.options import TableOptions
+from cdc.options import PLAIN, TableOptions
 from cdc.replication import ensure_publication, published, withdraw_refusing
 from cdc.scope import Scope, fingerprint, scope_of
 from cdc.sources import declare
@@ -264,3 +264,95 @@ def test_tables_whose_changes_postgresql_would_refuse_leave_a_publication(
         for table in ("sound", "mirrored", "folded", "known", "mute"):
             connection.execute(f"DELETE FROM {table}".encode())
         assert withdraw_refusing(connection, "p") == ()
+
+
+PARTS = """
+CREATE TABLE sound (id int PRIMARY KEY);
+CREATE TABLE loose (id int NOT NULL, at int NOT NULL) PARTITION BY RANGE (id);
+CREATE TABLE loose_1 PARTITION OF loose FOR VALUES FROM (0) TO (9);
+ALTER TABLE loose REPLICA IDENTITY FULL; ALTER TABLE loose_1 REPLICA IDENTITY FULL;
+CREATE TABLE keyed (id int PRIMARY KEY) PARTITION BY RANGE (id);
+CREATE TABLE keyed_1 PARTITION OF keyed FOR VALUES FROM (0) TO (9);
+CREATE PUBLICATION p FOR TABLE loose, keyed WITH (publish_via_partition_root = true);
+INSERT INTO loose VALUES (1, 1);
+"""
+
+
+def test_a_partition_tells_of_its_rows_by_its_own_identity(postgres_dsn: str) -> None:
+    """One that is made later has the DEFAULT: without a key PostgreSQL refuses its UPDATEs."""
+    names, keys = ("sound", "loose", "keyed"), {"loose": ("id", "at")}
+    source, _ = declare("shop", dsn=postgres_dsn, tables=names, keys=keys)
+    with connected(postgres_dsn) as connection:
+        connection.execute(PARTS.encode())
+
+        def now() -> tuple[Scope, tuple[object, ...]]:
+            scope = scope_of(source, connection, "penstock_test_shop", runs=True)
+            return scope, fingerprint(source, connection, "p")
+
+        scope, before = now()
+        assert {*scope.tables} == {f"public.{name}" for name in names}
+        connection.execute("CREATE TABLE loose_2 PARTITION OF loose FOR VALUES FROM (9) TO (99)")
+        connection.execute("INSERT INTO loose VALUES (10, 1)")
+        with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState):
+            connection.execute("UPDATE loose SET at = 2 WHERE id = 10")
+        scope, after = now()
+        assert after != before
+        assert "declared key id, at, replica identity default" in scope.held["public.loose"]
+        assert {*scope.tables} == {"public.sound", "public.keyed"}
+        assert withdraw_refusing(connection, "p") == ("public.loose",)
+        connection.execute("UPDATE loose SET at = 2 WHERE id = 10")
+        (repair,) = [c.repair for c in scope.checks if c.repair is not None]
+        assert repair == 'ALTER TABLE "public"."loose_2" REPLICA IDENTITY FULL'
+        connection.execute(repair.encode())
+        assert "public.loose" in now()[0].tables
+
+
+def test_a_partition_of_which_nothing_or_too_little_is_told_holds_its_table(
+    postgres_dsn: str,
+) -> None:
+    source, _ = declare("shop", dsn=postgres_dsn, tables=("sound", "keyed"))
+    steps = {
+        "REPLICA IDENTITY NOTHING": "primary key, replica identity nothing",
+        "REPLICA IDENTITY USING INDEX keyed_1_pkey": "primary key, replica identity index",
+        "REPLICA IDENTITY DEFAULT": None,
+        "SET UNLOGGED": "partitioned table, of which keyed_1 unlogged or foreign",
+        "SET LOGGED": None,
+    }
+    with connected(postgres_dsn) as connection:
+        connection.execute(PARTS.encode())
+        known = set[tuple[object, ...]]()
+        for step, held in steps.items():
+            connection.execute(f"ALTER TABLE keyed_1 {step}".encode())
+            known.add(fingerprint(source, connection, "p"))
+            scope = scope_of(source, connection, "penstock_test_shop", runs=True)
+            assert (held or "") in scope.held.get("public.keyed", "")
+            assert ("public.keyed" in scope.held) == (held is not None)
+            with_slot = scope_of(source, connection, "penstock_test_shop", slot=False)
+            refused = [c for c in with_slot.checks if not c.ok and "keyed" in c.subject]
+            assert bool(refused) == (held is not None)
+        assert len(known) == 4
+
+
+def test_a_policy_that_hides_rows_from_the_role_is_refused_but_for_a_table_that_is_captured(
+    postgres_dsn: str,
+) -> None:
+    with connected(postgres_dsn) as connection:
+        connection.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        connection.execute("ALTER TABLE t ENABLE ROW LEVEL SECURITY")
+        connection.execute("CREATE ROLE barred LOGIN")
+        connection.execute("GRANT SELECT ON t TO barred")
+        try:
+            with connected(postgres_dsn.replace("postgres@", "barred@")) as own:
+                for published in (False, True):
+                    found = table_checks(
+                        own, "public.t", key=(), options=PLAIN, published=published
+                    )
+                    (hidden,) = [c for c in found if "row-level" in c.required]
+                    assert (hidden.ok, hidden.advice) == (False, published)
+                    assert hidden.fix == 'As a superuser: ALTER ROLE "barred" BYPASSRLS'
+            connection.execute("ALTER ROLE barred BYPASSRLS")
+            with connected(postgres_dsn.replace("postgres@", "barred@")) as own:
+                found = table_checks(own, "public.t", key=(), options=PLAIN)
+                assert not [c for c in found if "row-level" in c.required]
+        finally:
+            connection.execute("DROP OWNED BY barred; DROP ROLE barred")

@@ -13,6 +13,8 @@ from cdc.database import connected
 from cdc.snapshot.chunks import chunk_condition, plan_chunks
 from cdc.snapshot.copying import copied_columns, prepare, read, set_up
 from cdc.snapshot.slot import adopt, exported_snapshot
+from cdc.verification.comparison import at_one_lsn
+from cdc.verification.source_rows import count, describe
 from kernel.errors import Conflict, Misconfigured, Unavailable
 from kernel.positions import lsn_from_text
 from tests.support.services.waiting import until
@@ -215,3 +217,9 @@ def test_p8_a_policy_that_hides_rows_is_an_error(postgres_dsn: str) -> None:
         pytest.raises(Misconfigured, match="row-level security"),
     ):
         read_all(dsn, exported.name, "public.t")
+    # Neither is a table compared with the rows that are left, nor healed by them.
+    with (
+        pytest.raises(Misconfigured, match="row-level security"),
+        at_one_lsn(dsn, timeout_s=30) as (connection, _),
+    ):
+        count(connection, describe(connection, "public.t", ("id",)))

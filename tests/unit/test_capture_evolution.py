@@ -214,6 +214,46 @@ def test_what_cannot_be_followed_is_held_from_its_epoch_on(
     assert Hold.from_json(hold.to_json()) == hold
 
 
+def test_changes_of_which_the_key_is_not_told_hold_their_table(lake: Lake) -> None:
+    """Also where no message of DDL says so: the source may have no event triggers."""
+    item = Item()
+    item.write("c", 1)
+    folding = Folding(lake, item)
+    folding.run(item.log)
+    known = len(item.log)
+    item.untold = True
+    item.write("c", 2)
+    item.write("d", 1)
+    folding.run(item.log[known:])
+    assert folding.held[TABLE].reason == (
+        "its replica identity does not have its key: deletes come without it"
+    )
+    assert folding.rows() == [{"id": 1}]
+
+
+def test_labels_inside_of_a_composite_type_that_are_called_otherwise_hold_its_table(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = SourceColumn(name="", type="felt", kind="c")
+    monkeypatch.setitem(ddl_rows.TYPES, "felt", (kind, "string"))
+    item = Item()
+    column = item.add("f", "felt")
+    column.labels = {"70": "ok"}
+    item.tell("describe")
+    item.write("c", 1, {2: "(ok)"})
+    column.labels = {"70": "ok", "71": "sad"}
+    item.tell(type_kind="e")
+    item.write("c", 2, {2: "(sad)"})
+    folding = Folding(lake, item)
+    folding.run(item.log)
+    assert not folding.held
+    known = len(item.log)
+    column.labels = {"70": "fine", "71": "sad"}
+    item.tell(type_kind="e")
+    folding.run(item.log[known:])
+    assert folding.held[TABLE].reason == "values of f are called otherwise: {'ok': 'fine'}"
+
+
 def test_a_column_that_a_key_only_includes_is_none_of_it_in_newer_messages(lake: Lake) -> None:
     """Older triggers told of it as one: those that are put in their place hold nothing."""
     item = Item()

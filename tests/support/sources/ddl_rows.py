@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
 import fastavro
 import pyarrow as pa
@@ -66,7 +67,10 @@ class Column:
 
 @dataclass
 class Item:
-    """The source's table and the log of everything that happened to it, one transaction each."""
+    """The source's table and the log of everything that happened to it, one transaction each.
+
+    `untold`: its replica identity does not have its key.
+    """
 
     registry: MemoryRegistry = field(default_factory=MemoryRegistry)
     columns: list[Column] = field(default_factory=lambda: [Column(1, "id", "int4")])
@@ -74,6 +78,7 @@ class Item:
     log: list[dict[str, object]] = field(default_factory=list)
     attnum: int = 1
     table: str = TABLE
+    untold: bool = False
 
     def write(self, operation: str, key: float, values: dict[int, object] | None = None) -> None:
         """Insert, update or delete a row; `values` by attnum."""
@@ -85,7 +90,9 @@ class Item:
         image = {c.name: row.get(c.attnum) for c in self.columns}
         envelope = {"before": None, "after": None if operation == "d" else image, "op": operation}
         value_id, value = self._encoded(self._envelope(), envelope)
-        key_schema = {"type": "record", "name": "Key", "fields": [self._field(self.columns[0])]}
+        of_key = self._field(self.columns[0])
+        of_key |= {} if self.untold else {"type": of_key["type"][1]}
+        key_schema = {"type": "record", "name": "Key", "fields": [of_key]}
         key_id, key_bytes = self._encoded(key_schema, {self.columns[0].name: key})
         self._add(
             table=self.table,
@@ -172,7 +179,7 @@ class Item:
         }
 
     @staticmethod
-    def _field(column: Column) -> dict[str, object]:
+    def _field(column: Column) -> dict[str, Any]:
         _, avro = TYPES.get(column.type, (None, AVRO.get(column.type)))
         return {"name": column.name, "type": ["null", avro]}
 
