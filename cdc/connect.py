@@ -20,7 +20,7 @@ from kernel.retry import Backoff, retrying
 
 _PATIENCE = Backoff(attempts=8, base_s=0.25, cap_s=2.0)
 _TIMEOUT_S = 30.0
-_RUNNING, _FAILED, _PAUSED = "RUNNING", "FAILED", "PAUSED"
+_RUNNING, _FAILED = "RUNNING", "FAILED"
 _RIGHTS = re.compile("permission denied|must be superuser|password authentication|REPLICATION")
 _TOO_LARGE = "max.request.size"
 _NO_CLASS = "Failed to find any class that implements"
@@ -189,11 +189,9 @@ class ConnectClient:
             watch()
             time.sleep(0.2)
 
-    def await_running(
-        self, name: str, *, timeout_s: float = 60.0, watch: Callable[[], None] = lambda: None
-    ) -> ConnectorStatus:
+    def await_running(self, name: str, *, timeout_s: float = 60.0) -> ConnectorStatus:
         """Wait until connector and task run; see `await_status`."""
-        return self.await_status(name, lambda s: s.running, timeout_s=timeout_s, watch=watch)
+        return self.await_status(name, lambda s: s.running, timeout_s=timeout_s)
 
     def await_gone(self, name: str, *, timeout_s: float) -> None:
         """Wait until Connect speaks of a deleted connector no more. Raises `Unavailable`."""

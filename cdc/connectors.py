@@ -32,7 +32,6 @@ from kernel.errors import InvalidRequest
 from schemas.debezium import PLACEHOLDER
 from schemas.lake_columns import TWIN
 
-SECRET_KEYS = frozenset({"database.password"})
 _HASH = "column.mask.hash.v2.SHA-256.with.salt."
 """What follows is the salt: a secret, too."""
 EVENT_HEADERS = (
@@ -276,14 +275,6 @@ class OutboxConnector:
 
 
 Connector = CaptureConnector | OutboxConnector
-
-
-def masked(config: Mapping[str, str]) -> dict[str, str]:
-    """Return a configuration that may be shown: secrets replaced."""
-    return {
-        f"{_HASH}***" if key.startswith(_HASH) else key: "***" if key in SECRET_KEYS else value
-        for key, value in config.items()
-    }
 
 
 def _reader(database: ConnectorDatabase, slot: str, tables: tuple[str, ...]) -> dict[str, str]:

@@ -12,15 +12,9 @@ from psycopg import sql
 
 from cdc.canonical import cell, has_text
 from cdc.columns import columns_of, set_text_output
-from cdc.database import Connection, connected, split_table
+from cdc.database import Connection, split_table
 from schemas.pg_types import SourceColumn
 from schemas.row_hash import TableHash, hash_text
-
-
-def source_rows_hash(dsn: str, table: str) -> TableHash:
-    """Hash the table's present rows. Raises `NotFound` when there is no such table."""
-    with connected(dsn) as connection:
-        return hash_of(connection, table, compared_columns(connection, table))
 
 
 def hash_of(connection: Connection, table: str, columns: Sequence[SourceColumn]) -> TableHash:

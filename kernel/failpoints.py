@@ -108,9 +108,9 @@ def disarm() -> None:
         _let_go = threading.Event()
 
 
-def arm_from_environment(text: str | None = None) -> None:
-    """Arm what `PENSTOCK_FAILPOINTS` (or `text`) names."""
-    spec = os.environ.get("PENSTOCK_FAILPOINTS", "") if text is None else text
+def arm_from_environment() -> None:
+    """Arm what `PENSTOCK_FAILPOINTS` names."""
+    spec = os.environ.get("PENSTOCK_FAILPOINTS", "")
     for item in filter(None, (part.strip() for part in spec.split(","))):
         name, _, action = item.partition("=")
         action, _, nth = action.partition("@")

@@ -9,7 +9,6 @@ whole table.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -176,11 +175,6 @@ def lake_filter(
     if not parts:
         return None
     return parts[0] if len(parts) == 1 else parts[0] & parts[1]
-
-
-def bound_json(bound: Bound | None) -> str | None:
-    """Return a bound in the form in which tables keep it."""
-    return None if bound is None else json.dumps(list(bound), ensure_ascii=False)
 
 
 def _compared(

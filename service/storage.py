@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from kernel.errors import StorageFull
@@ -15,22 +14,15 @@ _CHECK_EVERY_S = 1.0
 class StorageGuard:
     """Looks at the free space of some folders, at most once a second."""
 
-    def __init__(
-        self,
-        folders: tuple[Path, ...],
-        min_free_bytes: int,
-        *,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, folders: tuple[Path, ...], min_free_bytes: int) -> None:
         self._folders = folders
         self._min_free_bytes = min_free_bytes
-        self._monotonic = monotonic
         self._checked_at: float | None = None
         self._full: StorageFull | None = None
 
     def check(self) -> None:
         """Return when all folders have room. Raises `StorageFull` when one has not."""
-        now = self._monotonic()
+        now = time.monotonic()
         if self._checked_at is None or now - self._checked_at >= _CHECK_EVERY_S:
             self._checked_at = now
             self._full = next(filter(None, map(self._look, self._folders)), None)

@@ -106,7 +106,6 @@ class Verifying:
         registry: SchemaRegistry,
         metrics: VerifyMetrics,
         *,
-        rest: float = REST,
         round_s: float = ROUND_S,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
@@ -118,7 +117,6 @@ class Verifying:
         self._facts = Verifications(self._lake, self._tables)
         self._deployed = DeployedCatalog(self._lake, self._tables)
         self._metrics = metrics
-        self._rest = rest
         self._round_s = round_s
         self._timeout_s = timeout_s
         self._rounds: dict[str, SourceRounds] = {}
@@ -152,7 +150,7 @@ class Verifying:
             began = time.monotonic()
             with self.loop.working("a range to compare"):
                 rows, busy_s = self.step()
-            pause = max(rows / rate, busy_s * self._rest) if rows or busy_s else IDLE_S
+            pause = max(rows / rate, busy_s * REST) if rows or busy_s else IDLE_S
             stop.wait(max(pause - (time.monotonic() - began - busy_s), 0.1))
 
     def step(self) -> tuple[int, float]:

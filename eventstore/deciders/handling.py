@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -112,7 +112,6 @@ class CommandHandler:
         *,
         limits: DecidedLimits | None = None,
         attempts: Backoff = ATTEMPTS,
-        uniform: Callable[[float, float], float] = random.uniform,
     ) -> None:
         self.entities = entities
         self._store = store
@@ -122,7 +121,6 @@ class CommandHandler:
         self._clock = clock
         self._limits = limits or DecidedLimits()
         self._attempts = attempts
-        self._uniform = uniform
 
     async def handle(self, request: CommandRequest) -> Handled:
         """Handle a command; what it led to is durable when this returns.
@@ -162,7 +160,7 @@ class CommandHandler:
                 last = attempt == self._attempts.attempts - 1
                 if last or (isinstance(error, IdReused) and request.key is None):
                     raise
-                await asyncio.sleep(self._attempts.delay_s(attempt, uniform=self._uniform))
+                await asyncio.sleep(self._attempts.delay_s(attempt, uniform=random.uniform))
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     async def _attempt(

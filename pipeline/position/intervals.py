@@ -86,11 +86,6 @@ class IntervalSet:
         """The last number of the run that begins at 1; 0 when 1 is missing."""
         return self._ends[0] if self._starts and self._starts[0] == 1 else 0
 
-    @property
-    def highest(self) -> int:
-        """The greatest member; 0 when empty."""
-        return self._ends[-1] if self._ends else 0
-
     def __len__(self) -> int:
         return sum(last - first + 1 for first, last in zip(self._starts, self._ends, strict=True))
 

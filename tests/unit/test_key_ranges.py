@@ -15,7 +15,6 @@ from schemas.key_ranges import (
     KeyColumn,
     KeyOrder,
     KeyRange,
-    bound_json,
     cut_at,
     fits,
     joined,
@@ -98,8 +97,3 @@ def test_a_key_has_ranges_only_where_the_lake_keeps_its_order() -> None:
         assert ordered_key([text, odd]) is None
     assert not fits(KeyOrder.INTEGER, pa.string())
     assert fits(KeyOrder.TIMESTAMP, pa.timestamp("us", "UTC"))
-
-
-def test_bounds_as_json() -> None:
-    assert bound_json(("é", '"')) == '["é", "\\""]'
-    assert bound_json(None) is None
