@@ -35,17 +35,20 @@ def retrying(
     backoff: Backoff,
     sleep: Callable[[float], None] = time.sleep,
     uniform: Callable[[float, float], float] = random.uniform,
+    final: tuple[type[Exception], ...] = (),
 ) -> T:
     """Call until it succeeds, fails for good, or `backoff.attempts` are used up.
 
-    Only errors whose directive is not `never` are retried; the last one is raised unchanged.
+    Only errors whose directive is not `never`, and that are none of `final`, are retried; the last
+    one is raised unchanged.
     """
     for attempt in range(backoff.attempts):
         try:
             return call()
         except Exception as error:
             directive = retry_directive(error)
-            if directive is Retry.NEVER or attempt == backoff.attempts - 1:
+            last = attempt == backoff.attempts - 1
+            if last or directive is Retry.NEVER or isinstance(error, final):
                 raise
             if directive is Retry.BACKOFF:
                 sleep(backoff.delay_s(attempt, uniform=uniform))

@@ -17,7 +17,7 @@ from arro3.core import Array, DataType, Schema, Table
 from arro3.core.types import ArrayInput, ArrowSchemaExportable, ArrowStreamExportable
 from deltalake import DeltaTable, write_deltalake
 
-from kernel.errors import LeaseLost
+from kernel.errors import LeaseLost, StorageFull
 from kernel.positions import Epoch
 from kernel.retry import Backoff, retrying
 from lake.guarded_commits import committing, guarded
@@ -60,9 +60,10 @@ class Ledger:
     def put(self, rows: Rows, *, numbers: int = 1) -> int:
         """Append rows in one commit that takes `numbers` numbers; return the first of them.
 
-        Raises `LeaseLost` when others were faster every time.
+        Raises `LeaseLost` when others were faster every time, and `StorageFull`.
         """
-        return retrying(lambda: self._put(rows, numbers), backoff=_RIVALS)
+        # Rivals are done in a moment; a disk that is full stays so.
+        return retrying(lambda: self._put(rows, numbers), backoff=_RIVALS, final=(StorageFull,))
 
     def _put(self, rows: Rows, numbers: int) -> int:
         # A handle that lost the race still shows the state before it.

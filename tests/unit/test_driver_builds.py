@@ -19,7 +19,6 @@ from pyspark.sql import SparkSession
 from kernel import failpoints
 from kernel.errors import BeyondThisProcess, Cancelled, Conflict, StorageFull, TooLarge
 from kernel.positions import Epoch
-from kernel.retry import Backoff
 from lake.datasets import paths_of
 from lake.duckdb_files import relation_of
 from lake.layout import Lake
@@ -206,11 +205,8 @@ def test_p6_slices_by_the_hash_of_the_key_give_the_whole(visits: Visits) -> None
         assert str(visits.built(name, done.generation)) == str(whole)
 
 
-def test_a_full_disk_stops_a_build_which_goes_on_when_there_is_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_stops_a_build_which_goes_on_when_there_is_room(tmp_path: Path) -> None:
     """So full that not even the book takes a row."""
-    monkeypatch.setattr("lake.ledger._RIVALS", Backoff(attempts=2, base_s=0.0))
     with small_disk(tmp_path / "disk", 16) as disk:
         visits = Visits(disk / "lake")
         visits.come([{"person": f"p{n % 40}", "weight": n / 7} for n in range(200)], WEIGHT)

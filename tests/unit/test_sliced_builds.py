@@ -584,3 +584,17 @@ def test_a_limited_rate_is_kept_on_average_and_a_pause_ends_the_wait(
     course.wait()
     assert course.pausing
     assert clock.now - began < 12
+
+
+def test_a_full_disk_is_told_at_once(made: HandMade, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rivals are done in a moment, and are waited for; a disk stays full."""
+    tries: list[int] = []
+
+    def refused(*_: object, **__: object) -> None:
+        tries.append(1)
+        raise StorageFull("no space left")
+
+    monkeypatch.setattr("lake.ledger.write_deltalake", refused)
+    with pytest.raises(StorageFull):
+        begun(made, a_build())
+    assert tries == [1]
