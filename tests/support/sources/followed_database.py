@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from tests.support.lake.feeding import Epochs
+from tests.support.services.waiting import LONGEST_PAUSE_S
 from tests.support.sources.source_database import SourceDatabase
 
 
@@ -30,7 +31,10 @@ class FollowedDatabase(SourceDatabase):
         end = time.monotonic() + 120
         while not reached():
             assert time.monotonic() < end, f"{what}: {self.standing()}"
-            self.epochs.run()
+            before = self.epochs.ingest.last
+            made = self.epochs.run()
+            if before is not None and made.end == before.end:
+                time.sleep(LONGEST_PAUSE_S)  # Nothing has come: Connect needs the cores more.
 
     def standing(self) -> object:
         """Return what the source waits for, for messages."""
