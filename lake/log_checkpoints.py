@@ -11,6 +11,7 @@ that a killed process, or an error, has left out is made up for by the next that
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -44,7 +45,8 @@ class _Checkpoints:
         self._thread.submit(lambda: None).result()
 
     def _write(self, place: str, version: int) -> None:
-        time.sleep(max(0.0, self._rests_until - time.monotonic()))
+        if threading.main_thread().is_alive():  # A process that ends is waited for.
+            time.sleep(max(0.0, self._rests_until - time.monotonic()))
         began = time.monotonic()
         try:
             if last_checkpoint(place) >= version:
