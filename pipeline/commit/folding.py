@@ -31,7 +31,7 @@ from pipeline.log.committed_changes import EndsBetween, transactions_of
 from pipeline.log.large_folds import LogRows
 from pipeline.position.cut import Cut
 from pipeline.position.progress import Progress
-from pipeline.position.transactions import NOWHERE, Advance
+from pipeline.position.transactions import MOST_TRANSACTIONS, NOWHERE, Advance
 
 log = logging.getLogger("penstock.tables")
 
@@ -107,10 +107,11 @@ class Folding:
             self._forget(source, progress)
         rests = progress.resting.get(source)
         try:
-            advance = moved.advance(NOWHERE if rests is None else rests)
+            most = bound.most_transactions or NOWHERE
+            advance = moved.advance(NOWHERE if rests is None else rests, most)
             if self._rests(source, moved, advance, progress, bound, last):
                 return cut, Foldable()
-            if rests is not None:
+            if rests is not None or len(advance.transactions) >= most:
                 self.behind.add(source)
             if not advance.anything or advance.from_epoch is None:
                 return moved, Foldable(lacks=advance.lacks)
@@ -176,11 +177,12 @@ class Folding:
             for source, lsn in progress.resting.items()
             if self.beside is None or self.beside.ready(source)
         }
+        bound = replace(bound, goes_on=goes_on, most_transactions=MOST_TRANSACTIONS)
         if self.beside is None:
-            return replace(bound, goes_on=goes_on)
+            return bound
         most_rows, most_bytes = self.beside.most_rows, self.beside.most_bytes
         bound = replace(bound, most_row_bytes=self.beside.most_row_bytes)
-        return replace(bound, goes_on=goes_on, most_rows=most_rows, most_bytes=most_bytes)
+        return replace(bound, most_rows=most_rows, most_bytes=most_bytes)
 
     def _forget(self, source: str, progress: Progress) -> None:
         progress.resting.pop(source, None)

@@ -48,10 +48,10 @@ def _nothing() -> None:
 def is_large(advance: Advance, bound: Bound) -> bool:
     """Say whether what became foldable would keep others of an epoch waiting.
 
-    What lacks rows, or came with a snapshot, is left to ingest.
+    What lacks rows is left to ingest.
     """
     most_rows, most_bytes = bound.most_rows, bound.most_row_bytes
-    if most_rows is None or not advance.plain:
+    if most_rows is None or advance.lacks:
         return False
     wide = most_bytes is not None and advance.most_bytes > most_bytes
     return wide or advance.most_rows > most_rows

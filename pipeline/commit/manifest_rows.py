@@ -21,6 +21,8 @@ _REST_BYTES = "rest_bytes"
 """And under this one with how many bytes that are to be brought to new columns."""
 _REST_ROW_BYTES = "rest_row_bytes"
 """And under this one with how many bytes of changed rows."""
+_TRANSACTIONS = "transactions"
+"""And under this one how many transactions may become foldable of a source."""
 TYPED = "typed"
 """The name under which typed and history tables note how far they were brought."""
 
@@ -60,7 +62,8 @@ class Bound:
     topics that the offsets belong to. `goes_on`: sources whose cut rested, and goes on to an LSN.
     `most_rows`: with more rows of a table a cut is to rest; None where none does. `most_bytes`: and
     with larger files of a table, whose rows are to be brought to new columns; `most_row_bytes`: and
-    with more bytes of a table's changed rows; None for no bound.
+    with more bytes of a table's changed rows; None for no bound. `most_transactions`: so many of a
+    source become foldable at once; None for all there are.
     """
 
     epoch: Epoch
@@ -74,6 +77,7 @@ class Bound:
     most_rows: int | None = None
     most_bytes: int | None = None
     most_row_bytes: int | None = None
+    most_transactions: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +138,7 @@ def bound_row(bound: Bound) -> pa.Table:
     installs = None if bound.installs is None else compact(bound.installs)
     # Columns that say of a committed epoch what became of it.
     rests = {_REST: bound.most_rows, _REST_BYTES: bound.most_bytes}
-    rests |= {_REST_ROW_BYTES: bound.most_row_bytes}
+    rests |= {_REST_ROW_BYTES: bound.most_row_bytes, _TRANSACTIONS: bound.most_transactions}
     row |= {"cuts": compact(bound.goes_on), "counts": compact(rests)}
     return rows_of(row | {"installs": installs, "topics": compact(bound.topics)})
 
@@ -171,6 +175,7 @@ def bound_of(row: Mapping[str, object]) -> Bound:
         most_rows=rests.get(_REST),
         most_bytes=rests.get(_REST_BYTES),
         most_row_bytes=rests.get(_REST_ROW_BYTES),
+        most_transactions=rests.get(_TRANSACTIONS),
     )
 
 

@@ -30,7 +30,7 @@ Key = tuple[object, ...]
 Texts = tuple[str | None, ...]
 """What `_exact` says of each moment in a key; None: it is the lake's own value."""
 _MEMORY = "256MB"
-_OTHER = "__other"
+_ONE, _OTHER = "__one", "__other"
 
 
 def refuse_met_keys(
@@ -72,18 +72,53 @@ def refuse_met_rows(table: DeltaTable, keys: Sequence[str]) -> None:
     moments = _moments(schema, keys) if {*keys} <= {*schema.names} else ()
     if not moments or EXACT not in schema.names:
         return
-    rows = scanner_of(dataset_of(table), _at_ends(schema, moments), columns=[*keys, EXACT])
-    names, exact = ", ".join(map(duckdb_name, keys)), duckdb_name(EXACT)
-    query = (
-        f"SELECT {names}, max({exact}) AS {exact},"
-        f" CASE WHEN count({exact}) = count(*) THEN min({exact}) END AS {_OTHER}"
-        f" FROM copied GROUP BY {names} HAVING count(*) > 1 LIMIT 1"
-    )
     with duckdb.connect(config={"memory_limit": _MEMORY, "threads": 1}) as connection:
+        for name in moments:
+            for end in _ends_of(schema.field(name)):
+                _refuse_met_at(connection, table, keys, moments, name, end)
+
+
+def _refuse_met_at(
+    connection: duckdb.DuckDBPyConnection,
+    table: DeltaTable,
+    keys: Sequence[str],
+    moments: tuple[str, ...],
+    moment: str,
+    end: pa.Scalar,
+) -> None:
+    """Refuse keys of which some have an end of the calendar for what others say of theirs.
+
+    Where all rows say the same of it, none is of the key of another; else those that say what most
+    do not are looked for among the others, which may be most of a huge table.
+    """
+
+    def scan() -> None:
+        rows = scanner_of(dataset_of(table), pc.field(moment) == end, columns=[*keys, EXACT])
         connection.register("copied", rows)
-        twice = connection.sql(query).to_arrow_table()
+
+    def asked(query: str) -> pa.Table:
+        scan()
+        return connection.sql(query, params=[pointer]).to_arrow_table()
+
+    names, exact = ", ".join(map(duckdb_name, keys)), duckdb_name(EXACT)
+    pointer, told = "/" + moment.replace("~", "~0").replace("/", "~1"), f"{exact} ->> $1"
+    kinds = asked(f"SELECT {told} AS told, count(*) AS n FROM copied GROUP BY 1 ORDER BY n DESC")
+    if kinds.num_rows < 2:
+        return
+    scan()
+    connection.execute(
+        "CREATE OR REPLACE TEMP TABLE others AS"
+        f" SELECT DISTINCT {names} FROM copied WHERE {told} IS DISTINCT FROM $2",
+        [pointer, kinds["told"][0].as_py()],
+    )
+    twice = asked(
+        f"SELECT {names}, max({exact}) AS {_ONE},"
+        f" CASE WHEN count({exact}) = count(*) THEN min({exact}) END AS {_OTHER}"
+        f" FROM copied SEMI JOIN others USING ({names}) GROUP BY {names}"
+        f" HAVING count(DISTINCT coalesce({told}, '')) > 1 LIMIT 1"
+    )
     for key in _keys(twice.select(list(keys))):
-        one, other = (_texts(twice[name][0].as_py(), moments) for name in (EXACT, _OTHER))
+        one, other = (_texts(twice[name][0].as_py(), moments) for name in (_ONE, _OTHER))
         raise _met(keys, moments, key, (one, other))
 
 
@@ -98,11 +133,17 @@ def _at_ends(schema: pa.Schema, moments: Sequence[str]) -> pc.Expression:
 
 
 def _is_end(field: pa.Field) -> pc.Expression:
+    first, last = _ends_of(field)
+    return (pc.field(field.name) == first) | (pc.field(field.name) == last)
+
+
+def _ends_of(field: pa.Field) -> tuple[pa.Scalar, pa.Scalar]:
+    """Return the first and the last moment of a column."""
     if pa.types.is_date32(field.type):
         ends = pa.array([DATE_MIN, DATE_MAX], pa.int32()).cast(field.type)
     else:
         ends = pa.array([MICROS_MIN, MICROS_MAX], pa.int64()).cast(field.type)
-    return (pc.field(field.name) == ends[0]) | (pc.field(field.name) == ends[1])
+    return ends[0], ends[1]
 
 
 def _there(known: pa.Table, soft: bool) -> pa.Table:

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession, Window, functions
 
 from kernel.positions import DeltaVersion, Epoch
 from lake import storage
-from lake.adoption import commit_staged
+from lake.adoption import append_files, commit_staged
 from lake.datasets import dataset_of, location_of
 from lake.executor_tasks import WrittenFile
 from lake.file_batches import unpacked
@@ -95,7 +95,6 @@ class ImageStaging:
         self, lake: Lake, tables: Tables, name: str, attempt: Epoch | str, folder: str = STAGING
     ) -> None:
         self._tables = tables
-        self._writer = ArrowWriter(tables)
         self._slices = 0
         self.path = f"{lake.path(folder + name.removeprefix('current/'))}/{attempt}"
         self.remove()
@@ -123,10 +122,15 @@ class ImageStaging:
         return None if found is None else found[0]
 
     def add(self, newest: pa.Table, keys: Sequence[str]) -> None:
-        """Stage the images of one slice more."""
+        """Stage the images of one slice more.
+
+        Without a dictionary, as executors do: a wide value that repeats itself is stored as often
+        as it takes memory, which `few` goes by.
+        """
         self._slices += 1
-        guard = Guard("staging", Epoch(self._slices))
-        self._writer.append(self.path, marked(newest, keys, self._slices), guard)
+        rows = marked(newest, keys, self._slices)
+        table = self._tables.ensure(self.path, rows.schema)
+        append_files(table, [], rows, Guard("staging", Epoch(self._slices)), rows.schema)
 
     def newest(self, where: pc.Expression) -> tuple[pa.Table, tuple[str, ...]] | None:
         """Return the newest staged images of some keys, with `__op`; None before the first."""

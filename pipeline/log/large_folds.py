@@ -213,9 +213,10 @@ def _fitting(most: int, most_bytes: int, rows: int, size: int) -> int:
 def slices(rows: LogRows, *, most: int = SLICE_ROWS) -> Iterator[LogRows]:
     """Cut rows of one table into parts of about `most`, in the source's order; wide ones sooner.
 
-    Rows of a snapshot come first, by epoch. A delete and the insert right behind it (a changed
-    key) stay together. A part names the files that it lies in, so that all parts together read
-    each file about once, however many they are.
+    Rows of a snapshot come first, by epoch, whole row groups each: none of them is of the key of
+    another. A delete and the insert right behind it (a changed key) stay together. A part names the
+    files that it lies in, so that all parts together read each file about once, however many they
+    are.
     """
     survey = _surveyed(rows, max(1, most // _PARTS))
     yield from _of_snapshot(rows, survey, most)
@@ -244,13 +245,12 @@ class _Mark:
 
 @dataclass(slots=True)
 class _Survey:
-    """Where rows lie: files with the first and last place of streamed rows, epochs of snapshots."""
+    """Where rows lie: files with the first and last place of streamed rows; row groups with rows of
+    a snapshot, their first epoch, how many these are, and their bytes."""
 
     files: list[tuple[ds.Fragment, Place, Place]] = field(default_factory=list)
     marks: list[_Mark] = field(default_factory=list)
-    snapshots: list[tuple[ds.Fragment, int, int]] = field(default_factory=list)
-    epochs: Counter[int] = field(default_factory=Counter)
-    sizes: Counter[int] = field(default_factory=Counter)
+    snapshots: list[tuple[ds.Fragment, int, int, int]] = field(default_factory=list)
 
 
 def _surveyed(rows: LogRows, step: int) -> _Survey:
@@ -263,12 +263,8 @@ def _surveyed(rows: LogRows, step: int) -> _Survey:
         found = scanner.to_table()
         count, size = unpacked([file])
         width = max(1, size // max(count, 1))
-        copied = found.filter(found["snapshot"])
-        if copied.num_rows:
-            epochs = Counter(copied["epoch"].to_pylist())
-            survey.epochs += epochs
-            survey.sizes += Counter({epoch: n * width for epoch, n in epochs.items()})
-            survey.snapshots.append((file, min(epochs), max(epochs)))
+        if pc.any(found["snapshot"]).as_py():
+            survey.snapshots += _groups_of_snapshot(rows, file)
         streamed = found.filter(pc.invert(found["snapshot"]))
         if streamed.num_rows:
             places = _places(streamed)
@@ -323,24 +319,30 @@ def _between(rows: LogRows, survey: _Survey, before: Place | None, last: Place |
     return rows.among(files).narrowed(where)
 
 
+def _groups_of_snapshot(
+    rows: LogRows, file: ds.Fragment
+) -> Iterator[tuple[ds.Fragment, int, int, int]]:
+    where = rows.wanted & pc.field("snapshot")
+    for group in file.split_by_row_group(where, rows.log.schema):
+        found = group.scanner(schema=rows.log.schema, columns=["epoch"], filter=where).to_table()
+        if found.num_rows:
+            count, size = unpacked([group])
+            own = found.num_rows * size // max(count, 1)
+            yield group, pc.min(found["epoch"]).as_py(), found.num_rows, own
+
+
 def _of_snapshot(rows: LogRows, survey: _Survey, most: int) -> Iterator[LogRows]:
-    first, held, size, last = None, 0, 0, max(survey.epochs, default=0)
-    for epoch, count in sorted(survey.epochs.items()):
-        own = survey.sizes[epoch]
-        if first is not None and (held + count > most or size + own > SLICE_BYTES):
-            yield _epochs(rows, survey, first, epoch - 1)
-            first, held, size = None, 0, 0
-        first = epoch if first is None else first
-        held, size = held + count, size + own
-    if first is not None:
-        yield _epochs(rows, survey, first, last)
-
-
-def _epochs(rows: LogRows, survey: _Survey, first: int, last: int) -> LogRows:
-    files = [file for file, low, high in survey.snapshots if high >= first and low <= last]
-    epoch = pc.field("epoch")
-    where = pc.field("snapshot") & (epoch >= first) & (epoch <= last)
-    return rows.among(files).narrowed(where)
+    held: list[ds.Fragment] = []
+    count = size = 0
+    where = pc.field("snapshot")
+    for group, _, own, wide in sorted(survey.snapshots, key=lambda found: found[1]):
+        if held and (count + own > most or size + wide > SLICE_BYTES):
+            yield rows.among(held).narrowed(where)
+            held, count, size = [], 0, 0
+        held.append(group)
+        count, size = count + own, size + wide
+    if held:
+        yield rows.among(held).narrowed(where)
 
 
 def _beyond(place: Place) -> pc.Expression:

@@ -210,8 +210,11 @@ class Cut:
         """Say whether changes of a table are folded, or wait for its install."""
         return not self.held and (self.copied is None or table in self.copied)
 
-    def advance(self, up_to: int = NOWHERE) -> Advance:
-        """Move the cut as far as it goes, at most `up_to` an LSN; say what became foldable."""
+    def advance(self, up_to: int = NOWHERE, most: int = NOWHERE) -> Advance:
+        """Move the cut as far as it goes, at most `up_to` an LSN; say what became foldable.
+
+        That is no more than `most` transactions that have rows.
+        """
         if self.held:
             self._advance_behind()
             return Advance(transactions=(), snapshot=False, from_epoch=None)
@@ -223,7 +226,7 @@ class Cut:
         lacks: set[str] = set()
         first = self._first_without_end()
         while self.snapshot_done and self._ends and self._complete(self._ends[0], first):
-            if self._ends[0].lsn > up_to:
+            if self._ends[0].lsn > up_to or len(done) >= most:
                 break
             end = self._ends.popleft()
             lacks |= self._pass(end)

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+MOST_TRANSACTIONS = 100_000
+"""So many transactions with rows become foldable of a source at once: an epoch names each."""
 NOWHERE = 2**62  # Behind every END: the order of a transaction of which none is known.
 
 
@@ -51,7 +53,7 @@ class Advance:
     `from_epoch` is the first epoch whose log rows belong to it; None when nothing did. `lacks`
     are tables of which rows are in quarantine that belong to these transactions. `most_rows` is
     how many rows of one table that is folded they have, of the table that has most, `most_bytes`
-    how many bytes of one; `rows` is how many rows of all tables have come.
+    how many bytes of one, of changes alone; `rows` is how many rows of all tables have come.
     """
 
     transactions: tuple[str, ...]
@@ -79,6 +81,7 @@ class Advance:
         epochs = [seen.first_epoch for seen in done.values()]
         if snapshot is not None and snapshot.counts:
             epochs.append(snapshot.first_epoch)
+            rows.update(snapshot.counts)
         return cls(
             transactions=tuple(done),
             snapshot=snapshot is not None,

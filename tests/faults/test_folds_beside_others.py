@@ -17,8 +17,9 @@ from kernel import failpoints
 from kernel.positions import Epoch
 from lake.executor_tasks import TasksHere
 from lake.layout import Lake, current_name
+from lake.table_columns import SNAPSHOT_END
 from lake.tables import Tables
-from pipeline.commit import foldable_rows
+from pipeline.commit import foldable_rows, folding
 from pipeline.commit.foldable_rows import Foldable, FoldableRows
 from pipeline.commit.folds_beside import BESIDE, FoldsBeside, is_large
 from pipeline.commit.manifest_rows import Bound, bound_of, bound_row
@@ -36,8 +37,8 @@ from pipeline.position.cut import Cut
 from pipeline.position.transactions import Advance
 from pipeline.verification.as_of import StateReader
 from tests.support.lake.beside import folds_beside
-from tests.support.lake.bulk import HandLake, some
-from tests.support.lake.folding import SOURCE, Done, registry
+from tests.support.lake.bulk import ENDS, HandLake, some
+from tests.support.lake.folding import AT, SOURCE, TABLE, Done, registry
 from tests.support.lake.followed_item import FollowedItem
 from tests.support.lake.poisoned import GOODS, ITEMS, PoisonedShop, topic_of
 from tests.support.services.waiting import until
@@ -330,3 +331,64 @@ def test_p4_an_epoch_that_was_bound_without_a_bound_of_bytes_is_repeated_as_it_w
     assert not is_large(advance, bound_of(bound_row(bound).to_pylist()[0]))
     bounded = replace(bound, most_row_bytes=2**30)
     assert is_large(advance, bound_of(bound_row(bounded).to_pylist()[0]))
+
+
+def test_p4_transactions_that_wait_are_folded_some_at_a_time_and_each_once(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folding, "MOST_TRANSACTIONS", 3)
+    hand = HandLake(lake)
+    hand.copy(*some(*range(5)))
+    hand.epoch()
+    for number in range(8):
+        hand.source.commit(Done("u", number % 5, name=f"name {number}", size=number))
+    cuts = [hand.cut()]
+    hand.epoch()
+    while hand.ingest.undecided():
+        cuts.append(hand.cut())
+        assert hand.state() == hand.source.at[hand.cut()]
+        hand.restart()
+        hand.epoch()
+    ends = sorted(hand.source.at)
+    assert [ends.index(cut) for cut in (*cuts, hand.cut())] == [1, 4, 7, 9]
+    assert hand.state() == hand.source.state
+    hand.current.close()
+
+
+def test_an_epoch_that_was_bound_without_a_bound_of_transactions_is_repeated_as_it_was() -> None:
+    bound = Bound(epoch=Epoch(1), run_id="r", batch_id=0, start={}, end={})
+    for most in (None, 3):
+        again = bound_of(bound_row(replace(bound, most_transactions=most)).to_pylist()[0])
+        assert again.most_transactions == most
+
+
+def test_p4_a_snapshot_of_the_connector_keeps_no_others_waiting(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(foldable_rows, "LARGE_ROWS", MOST)
+    monkeypatch.setattr(staged_images, "FEW_ROWS", 4)
+    hand = HandLake(lake, beside=MOST)
+    lsn = hand.source.commit(*some(*range(20)))
+    copied = {"operation": "r", "transaction_id": None, "snapshot": True, "total_order": 0}
+    for row in hand.source.rows:
+        row |= copied | {"lsn": lsn, "commit_order": lsn}
+    told = {"kind": SNAPSHOT_END, "topic": ENDS, "partition": 0, "source": SOURCE}
+    told["recorded_at"] = AT
+    hand.source.ends[:] = [
+        {**told, "offset": 0, "table": TABLE, "counts": '{"rows": 20}'},
+        {**told, "offset": 1, "table": None, "counts": '{"rows": 0}'},
+    ]
+    hand.epoch()
+    assert hand.ingest.waiting_for() == {SOURCE: BESIDE}
+    hand.source.commit(Done("u", 3, name="behind it"), Done("d", 4))
+
+    def come() -> bool:
+        hand.epoch()
+        return hand.cut() == hand.source.lsn
+
+    until(come, "the fold beside is taken in", deadline_s=30)
+    assert hand.state() == hand.source.state
+    hand.restart()
+    hand.epoch()
+    assert hand.state() == hand.source.state
+    hand.current.close()

@@ -126,6 +126,33 @@ def test_p4_a_snapshot_is_foldable_only_when_every_table_is_complete() -> None:
     assert cut.lsn == 20
 
 
+def test_so_many_transactions_become_foldable_at_once_and_no_more() -> None:
+    """An epoch names each of them; what waits may be those of hours."""
+    cut = Cut()
+    cut.snapshot_end(None, 0)
+    for number in range(1, 8):
+        has_rows = number != 2
+        if has_rows:
+            cut.row(f"t{number}", "a", epoch=1)
+        cut.end(f"t{number}", 10 * number, {"a": 1} if has_rows else {})
+    found = [cut.advance(most=3).transactions for _ in range(3)]
+    assert found == [("t1", "t3", "t4"), ("t5", "t6", "t7"), ()]
+    assert cut.lsn == 70
+
+
+def test_rows_of_a_snapshot_count_as_those_of_their_table() -> None:
+    cut = Cut()
+    for table, rows in (("a", 3), ("b", 5)):
+        for _ in range(rows):
+            cut.snapshot_row(table, lsn=5, epoch=1)
+        cut.snapshot_end(table, rows)
+    cut.snapshot_end(None, 0)
+    cut.row("t1", "a", epoch=1)
+    cut.end("t1", 20, {"a": 1})
+    advance = cut.advance()
+    assert (advance.snapshot, advance.most_rows, advance.rows) == (True, 5, 9)
+
+
 def test_p4_rows_of_an_abandoned_snapshot_do_not_count() -> None:
     cut = Cut()
     cut.snapshot_row("a", lsn=5, epoch=1)

@@ -16,15 +16,18 @@ from hypothesis import strategies as st
 from kernel import failpoints
 from kernel.errors import NotFound
 from kernel.positions import Epoch
+from lake.adoption import commit_staged
 from lake.datasets import dataset_of
 from lake.executor_tasks import Executors, Task, TasksHere, WrittenFile
 from lake.layers import read_whole
 from lake.layout import Lake, current_name
+from lake.staged_files import FilePlace, StagedFiles
 from lake.table_columns import CHANGES
 from lake.tables import Tables
-from lake.writer import ArrowWriter, Guard
+from lake.writer import OP, UPSERT, ArrowWriter, Guard
 from pipeline.current import image_stager, key_groups, staged_images
 from pipeline.current.newest_images import ImageTask, KeyedImageTask
+from pipeline.current.staged_images import ImageStaging
 from pipeline.current.tables import CurrentTables
 from pipeline.current.tail import FoldPolicy
 from pipeline.log.large_folds import LogRows, slices, split
@@ -304,3 +307,38 @@ def test_p4_a_truncate_that_was_open_while_the_slot_was_made_takes_the_snapshot_
     current.close()
     left = [] if found is None else found.to_pylist()
     assert [row["_deleted"] for row in left] == ([True, True] if soft else [])
+
+
+def test_p4_a_snapshot_that_came_in_one_epoch_is_read_in_parts(lake: Lake) -> None:
+    """It has no order inside: the row groups of its files part it."""
+    copied = {"operation": "r", "lsn": 100, "commit_order": 100, "snapshot": True, "epoch": 1}
+    done = [Done("c", i, name=f"n{i}", size=i) for i in range(20)]
+    rows = [{**row, **copied, "total_order": 0} for row in changes(done, first=1).to_pylist()]
+    later = [{**row, "epoch": 2} for row in changes([Done("d", 3)], first=200).to_pylist()]
+    tables, path = Tables(), lake.path("log/changes/shop")
+    log = tables.ensure(path, CHANGES, partition_by=["table"])
+    files = StagedFiles(log, FilePlace(stem="s", values={"table": TABLE}, group_rows=4))
+    for row in [*rows, *later]:
+        files.write(pa.Table.from_pylist([row], CHANGES).drop_columns(["table"]))
+    commit_staged(log, files.close(), files.schemas, "log", 1, partition_by=["table"])
+    whole = LogRows(dataset_of(log), pc.field("table") == TABLE)
+    assert [part.count() for part in slices(whole, most=9)] == [8, 8, 4, 1]
+    current = CurrentTables(lake, tables, registry())
+    current.fold_large(SOURCE, TABLE, whole, Epoch(2))
+    assert state_of(Tables().read(lake.path(NAME))) == apply(apply({}, done), [Done("d", 3)])
+    current.close()
+
+
+def test_a_wide_value_that_repeats_itself_is_counted_as_often_as_it_takes_memory(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staged_images, "FEW_ROWS", 1_000)
+    monkeypatch.setattr(staged_images, "FEW_BYTES", 2**20)
+    for width, few in ((1_000, True), (100_000, False)):
+        staging = ImageStaging(lake, Tables(), NAME, f"of-{width}")
+        ids = pa.array(range(100), pa.int64())
+        wide = pa.array(["x" * width] * 100)
+        images = pa.table({"id": ids, "name": wide, OP: pa.array([UPSERT] * 100)})
+        staging.add(images, ("id",))
+        staging.add(images, ("id",))
+        assert (staging.few() is not None) is few

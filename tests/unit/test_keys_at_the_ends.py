@@ -251,6 +251,7 @@ def test_a_deleted_row_that_is_kept_is_not_replaced_by_another(lake: Lake) -> No
         ([["-infinity", "0001-01-01"], ["2020-02-02"]], "-infinity"),
         ([["infinity", "2020-02-02"], ["-infinity"]], None),
         ([["9999-12-31", "0001-01-01"], []], None),
+        ([["infinity"] * 5, ["9999-12-31"], ["infinity"]], "infinity"),
     ],
 )
 def test_p4_a_copy_with_two_such_keys_fails(
