@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from apps.settings import Settings
 
@@ -13,101 +13,54 @@ if TYPE_CHECKING:
     from cdc.connectors import Placement
     from cdc.site import CaptureSite
 
+T = TypeVar("T")
+
+
+class _Read(Generic[T]):
+    """A value of a workspace's settings. Raises `Misconfigured` when it is asked for and lacks."""
+
+    def __init__(self, read: Callable[[Settings], T]) -> None:
+        self._read = read
+
+    def __get__(self, site: WorkspaceSite, _: type) -> T:
+        return self._read(site.settings)
+
+
+def _placement(settings: Settings) -> Placement:
+    # It loads Arrow, which a command that only waits does not pay for.
+    from cdc.connectors import Placement
+
+    return Placement(
+        workspace=settings.name,
+        topic_prefix=settings.text("kafka.topic_prefix"),
+        partitions=settings.number("kafka.partitions"),
+        registry_url=settings.required("registry.url"),
+        max_record_bytes=settings.number("kafka.max_record_bytes"),
+    )
+
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceSite:
-    """A workspace's settings as `cdc.site.CaptureSite`."""
+    """A workspace's settings as `cdc.site.CaptureSite`, which says what each value is."""
 
     settings: Settings
 
-    @property
-    def folder(self) -> Path:
-        """Where `sources/*.toml` and their secrets lie."""
-        return self.settings.workspace
-
-    @property
-    def state_dir(self) -> Path:
-        """Where what this machine notes lies; it may be lost."""
-        return self.settings.state_dir
-
-    @property
-    def name(self) -> str:
-        """The workspace's name: connectors, slots and publications are named by it."""
-        return self.settings.name
-
-    @property
-    def lake(self) -> str:
-        """Where the tables lie."""
-        return self.settings.lake
-
-    @property
-    def placement(self) -> Placement:
-        """What the connectors of this workspace share."""
-        # It loads Arrow, which a command that only waits does not pay for.
-        from cdc.connectors import Placement
-
-        return Placement(
-            workspace=self.settings.name,
-            topic_prefix=self.settings.text("kafka.topic_prefix"),
-            partitions=self.settings.number("kafka.partitions"),
-            registry_url=self.settings.required("registry.url"),
-            max_record_bytes=self.settings.number("kafka.max_record_bytes"),
-        )
-
-    @property
-    def topic_prefix(self) -> str:
-        """What the names of the workspace's topics begin with."""
-        return self.settings.text("kafka.topic_prefix")
-
-    @property
-    def bootstrap(self) -> str:
-        """The address of Kafka."""
-        return self.settings.required("kafka.bootstrap")
-
-    @property
-    def connect_url(self) -> str:
-        """The address of Kafka Connect."""
-        return self.settings.required("connect.url")
-
-    @property
-    def registry_url(self) -> str:
-        """The address of the schema registry."""
-        return self.settings.required("registry.url")
-
-    @property
-    def store_dsn(self) -> str:
-        """The event store's database, which the outbox is read from."""
-        return self.settings.required("postgres.dsn")
-
-    @property
-    def max_record_bytes(self) -> int:
-        """The largest record that topics take."""
-        return self.settings.number("kafka.max_record_bytes")
-
-    @property
-    def slot_alarm_bytes(self) -> int:
-        """So much WAL kept by a slot raises an alarm."""
-        return self.settings.number("capture.slot_alarm_bytes")
-
-    @property
-    def copy_readers(self) -> int:
-        """So many connections read a copy side by side."""
-        return self.settings.number("capture.copy_readers")
-
-    @property
-    def min_free_bytes(self) -> int:
-        """So much room stays free where the lake lies."""
-        return self.settings.number("storage.min_free_bytes")
-
-    @property
-    def retention(self) -> timedelta:
-        """So long old versions of tables can be read."""
-        return timedelta(days=self.settings.number("lake.retention_days"))
-
-    @property
-    def verified_rows_per_second(self) -> int:
-        """The rate of the continuous verifier; 0 turns it off."""
-        return self.settings.number("verify.rows_per_second")
+    folder = _Read(lambda settings: settings.workspace)
+    state_dir = _Read(lambda settings: settings.state_dir)
+    name = _Read(lambda settings: settings.name)
+    lake = _Read(lambda settings: settings.lake)
+    placement = _Read(_placement)
+    topic_prefix = _Read(lambda settings: settings.text("kafka.topic_prefix"))
+    bootstrap = _Read(lambda settings: settings.required("kafka.bootstrap"))
+    connect_url = _Read(lambda settings: settings.required("connect.url"))
+    registry_url = _Read(lambda settings: settings.required("registry.url"))
+    store_dsn = _Read(lambda settings: settings.required("postgres.dsn"))
+    max_record_bytes = _Read(lambda settings: settings.number("kafka.max_record_bytes"))
+    slot_alarm_bytes = _Read(lambda settings: settings.number("capture.slot_alarm_bytes"))
+    copy_readers = _Read(lambda settings: settings.number("capture.copy_readers"))
+    min_free_bytes = _Read(lambda settings: settings.number("storage.min_free_bytes"))
+    retention = _Read(lambda settings: timedelta(days=settings.number("lake.retention_days")))
+    verified_rows_per_second = _Read(lambda settings: settings.number("verify.rows_per_second"))
 
 
 def capture_site(settings: Settings) -> CaptureSite:
