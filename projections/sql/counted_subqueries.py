@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sqlglot import exp
 
 from projections.sql.comma_joins import alias_of_input
@@ -42,15 +44,21 @@ def _holds(found: exp.Expr, query: exp.Select, outside: set[str]) -> exp.Expr | 
     if isinstance(found, exp.Exists):
         number = _number_of_any(query)
         return None if number is None else _some(number)
-    if len(query.expressions) != 1:
+    given = found.this.expressions if isinstance(found.this, exp.Tuple) else [found.this]
+    values = [exp.Paren(this=each.copy()) for each in given]
+    if len(query.expressions) != len(values):
         return None
-    value = exp.Paren(this=found.this.copy())
     if not _is_denied(found):
-        return _some(_number_of(query, outside, equal_to=value))
+        return _some(_number_of(query, outside, equal_to=values))
+    if len(values) > 1:
+        return None
+    (value,) = values
     none = exp.EQ(this=_number_of(query, outside), expression=_NONE.copy())
     known = exp.Not(this=exp.Is(this=value, expression=exp.Null()))
-    no_null = exp.EQ(this=_number_of(query, outside, equal_to=exp.Null()), expression=_NONE.copy())
-    differ = exp.EQ(this=_number_of(query, outside, equal_to=value), expression=_NONE.copy())
+    no_null = exp.EQ(
+        this=_number_of(query, outside, equal_to=[exp.Null()]), expression=_NONE.copy()
+    )
+    differ = exp.EQ(this=_number_of(query, outside, equal_to=values), expression=_NONE.copy())
     return exp.Not(this=exp.Paren(this=exp.or_(none, exp.and_(known, no_null, differ))))
 
 
@@ -93,30 +101,40 @@ def _number_of_any(query: exp.Select) -> exp.Subquery | None:
 
 
 def _number_of(
-    query: exp.Select, outside: set[str], *, equal_to: exp.Expr | None = None
+    query: exp.Select, outside: set[str], *, equal_to: Sequence[exp.Expr] = ()
 ) -> exp.Subquery:
-    """Return how many rows a query of one column has, those alone that are a value if given.
+    """Return how many rows a query has, those alone whose columns are some values if given.
 
     Where it reads the query around it, `outside`, what it equates with that stays in its own WHERE.
     """
     count = exp.Count(this=exp.Star())
-    item = query.expressions[0].unalias()
+    items = [each.unalias() for each in query.expressions]
     plain = not any(query.args.get(each) for each in _FURTHER)
-    plain = plain and item.find(exp.AggFunc, exp.Window, exp.Query) is None
-    if plain and reads(query, outside):
-        counted, own = query.copy(), with_alias(item, query)
+    computed = any(each.find(exp.AggFunc, exp.Window, exp.Query) for each in items)
+    if plain and not computed and reads(query, outside):
+        counted, own = query.copy(), [with_alias(each, query) for each in items]
         counted.set("expressions", [count])
         counted.set("distinct", None)
     else:
-        own = exp.column("penstock_in", table="penstock_in")
-        counted = exp.Select(
-            expressions=[count], from_=exp.From(this=named_rows(query, "penstock_in"))
-        )
-    if equal_to is not None:
-        null = isinstance(equal_to, exp.Null)
-        met = (exp.Is if null else exp.EQ)(this=exp.Paren(this=own), expression=equal_to.copy())
+        rows, own = named_columns(query, "penstock_in")
+        counted = exp.Select(expressions=[count], from_=exp.From(this=rows))
+    for side, value in zip(own, equal_to, strict=False):
+        null = isinstance(value, exp.Null)
+        met = (exp.Is if null else exp.EQ)(this=exp.Paren(this=side), expression=value.copy())
         counted.where(met, copy=False)
     return exp.Subquery(this=counted)
+
+
+def named_columns(query: exp.Select, name: str) -> tuple[exp.Subquery, list[exp.Expr]]:
+    """Return a query as a table, and its columns: names that no other query has."""
+    if len(query.expressions) == 1:
+        return named_rows(query, name), [exp.column(name, table=name)]
+    rows = query.copy()
+    names = [f"{name}_{place}" for place in range(len(query.expressions))]
+    items = zip(rows.expressions, names, strict=True)
+    rows.set("expressions", [exp.alias_(each.unalias().copy(), own) for each, own in items])
+    table = exp.Subquery(this=rows, alias=exp.TableAlias(this=exp.to_identifier(name)))
+    return table, [exp.column(own, table=name) for own in names]
 
 
 def with_alias(item: exp.Expr, query: exp.Select) -> exp.Expr:

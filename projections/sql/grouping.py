@@ -95,17 +95,23 @@ class _Groups:
         """
 
         def replaced(found: exp.Expr) -> exp.Expr:
-            if same_text(found) in self.keys:
-                return column(self.keys[same_text(found)])
-            if isinstance(found, (exp.Filter, *AGGREGATES)):
-                return self._result(same_text(found), aggregate_of(self.names, found))
-            if isinstance(found, exp.Column) and found.name not in (WINDOW_START, WINDOW_END):
-                kind = self.names.type_of(found)
-                newest = Called(function=Function.NEWEST, argument=found, kind=kind, type=kind)
-                return self._result(same_text(found), newest)
-            return found
+            made = self._over_groups(found)
+            if made is not found:
+                made.meta["start"] = offset_of(found, self.names.at)
+            return made
 
         return node.copy().transform(replaced)
+
+    def _over_groups(self, found: exp.Expr) -> exp.Expr:
+        if same_text(found) in self.keys:
+            return column(self.keys[same_text(found)])
+        if isinstance(found, (exp.Filter, *AGGREGATES)):
+            return self._result(same_text(found), aggregate_of(self.names, found))
+        if isinstance(found, exp.Column) and found.name not in (WINDOW_START, WINDOW_END):
+            kind = self.names.type_of(found)
+            newest = Called(function=Function.NEWEST, argument=found, kind=kind, type=kind)
+            return self._result(same_text(found), newest)
+        return found
 
     def _result(self, text: str, called: Called) -> exp.Expr:
         if text not in self.calls:

@@ -95,7 +95,7 @@ def _planned(decl: ProjectionDecl, catalog: Catalog) -> Plan:
         _check_row_key(decl, query, key)
     read = read_tree(decl, catalog)
     tree = pruned(read)
-    check_truths(decl.script, tree)
+    check_truths(decl.script, read)
     check_maps(decl, read)
     check_voids(decl, read)
     newest = a_row_for_each_fact(tree)
@@ -137,8 +137,8 @@ def _several(decl: ProjectionDecl, catalog: Catalog) -> Plan:
                 at=decl.key_at,
                 fix=f"Convert it: CAST(… AS DECIMAL(18, 6)) AS {column.name}.",
             )
-    check_arguments(decl.script, tree)
-    check_truths(decl.script, tree)
+    check_arguments(decl.script, read)
+    check_truths(decl.script, read)
     check_elements(decl, tree)
     check_maps(decl, read)
     check_voids(decl, read)

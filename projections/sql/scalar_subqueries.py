@@ -179,8 +179,11 @@ def _give(
 
 
 def _by_key(query: exp.Expr, name: str, outside: set[str], key_of: KeyOf) -> _OneRow | None:
-    """Return the row of a table whose whole key a subquery equates; None for another subquery."""
-    further = ("group", "having", "qualify", "distinct", "limit", "joins", "order", "with_")
+    """Return the row of a table whose whole key a subquery equates; None for another subquery.
+
+    Of one row LIMIT says nothing.
+    """
+    further = ("group", "having", "qualify", "distinct", "joins", "order", "with_", "offset")
     plain = isinstance(query, exp.Select) and not any(query.args.get(each) for each in further)
     if not isinstance(query, exp.Select) or not plain or len(query.expressions) != 1:
         return None
@@ -197,9 +200,13 @@ def _by_key(query: exp.Expr, name: str, outside: set[str], key_of: KeyOf) -> _On
     }
     computed = item.find(exp.AggFunc, exp.Window, exp.Query) is not None or reads(item, outside)
     key = {*key_of(query)}
-    if computed or pairs is None or not key or not key <= equated:
+    limit = query.args.get("limit")
+    count = None if limit is None else limit.args.get("expression")
+    some = limit is None or (isinstance(count, exp.Literal) and count.is_int and count.name != "0")
+    if computed or pairs is None or not key or not key <= equated or not some:
         return None
     made = query.copy()
+    made.set("limit", None)
     equal = _give(made, [exp.alias_(item.copy(), name)], pairs, rest, name)
     return _OneRow(query=made, equal=equal, value=exp.column(name, table=name))
 

@@ -46,10 +46,6 @@ _OF_SESSIONS = {
         "Leave it out: settings are the workspace's, and a projection's own stand in WITH (…).",
     ),
     "USE": ("there are no catalogs to choose", "Leave it out, and name tables in full."),
-    "DROP": (
-        "DROP is no declaration",
-        "Leave it out: penstock projection drop NAME takes a projection away.",
-    ),
 }
 """Statements of a session, which declare nothing: why they are refused, and what to do."""
 

@@ -17,6 +17,7 @@ from projections.sql.counted_subqueries import (
     bare,
     counted,
     has_aggregates,
+    named_columns,
     named_rows,
     with_alias,
 )
@@ -145,17 +146,10 @@ def _in_several(
         not has_sets(query) and has_value(query, item, inside) and has_value(select, value, around)
         for item, value in zip(given, values, strict=True)
     ]
-    query = query.copy()
-    names = [f"{name}_{place}" for place in range(len(values))]
-    items = [
-        exp.alias_(item.unalias().copy(), each)
-        for item, each in zip(query.expressions, names, strict=True)
-    ]
-    query.set("expressions", items)
-    rows = exp.Subquery(this=query, alias=exp.TableAlias(this=exp.to_identifier(name)))
+    rows, columns = named_columns(query, name)
     equal: list[exp.Expr] = []
-    for value, each, known in zip(values, names, sure, strict=True):
-        sides = [exp.Paren(this=value.copy()), exp.column(each, table=name)]
+    for value, each, known in zip(values, columns, sure, strict=True):
+        sides = [exp.Paren(this=value.copy()), each]
         same: exp.Expr = exp.EQ(this=value.copy(), expression=sides[1])
         if negated and not known:
             unknown = [exp.Is(this=side.copy(), expression=exp.Null()) for side in sides]

@@ -134,6 +134,11 @@ SAME = {
         f"SELECT position {FROM} WHERE (carrier LIKE 'a%' OR carrier LIKE 'b%') "
         "AND NOT (lower(origin) LIKE 'x%') AND NOT (carrier <=> origin)",
     ),
+    "a value in the place of null": (
+        "position",
+        f"SELECT position, ISNULL(delay, 0) AS d, isnull(delay) AS n {FROM}",
+        f"SELECT position, COALESCE(delay, 0) AS d, isnull(delay) AS n {FROM}",
+    ),
     "choices": (
         "position",
         f"SELECT position, decode(carrier, 'UA', 1, 0) AS d, iff(delay > 1, 1, 2) AS i {FROM}",

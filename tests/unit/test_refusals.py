@@ -25,6 +25,17 @@ def rows_sql(query: str) -> str:
         (f"SELECT position {FROM} WHERE delay BETWEEN SYMMETRIC 5 AND 1", "SYMMETRIC", "LEAST"),
         (f"SELECT position, EXTRACT(EPOCH FROM {AT}) AS e {FROM}", "no EPOCH", "unix_seconds"),
         (f"SELECT position, date_part('isodow', {AT}) AS e {FROM}", "no ISODOW", "DOW_ISO"),
+        (
+            f"SELECT position, CAST(carrier AS STRING FORMAT 'x') AS e {FROM}",
+            "a type alone",
+            "to_date",
+        ),
+        (
+            f"SELECT carrier AS position, PERCENTILE_DISC(0.5) WITHIN GROUP (ORDER BY delay DESC) "
+            f"AS e {FROM} GROUP BY carrier",
+            "ascending order",
+            "ORDER BY x)",
+        ),
         (f"SELECT position, unix_timestamp() AS e {FROM}", "another value at every run", "a time"),
         (f"SELECT position, a {FROM} PIVOT (SUM(delay) FOR carrier IN ('a'))", "PIVOT", "FILTER"),
         (f"SELECT position, v {FROM} UNPIVOT ((v, w) FOR c IN (delay))", "UNPIVOT", "IN (north"),
@@ -158,6 +169,7 @@ def test_a_condition_that_is_a_number_or_a_time_is_refused_at_its_place(
     with pytest.raises(InvalidRequest) as caught:
         rows_sql(query)
     assert f"a condition is {said}, neither true nor false" in caught.value.message
+    assert caught.value.message.startswith("<sql>:4:")
 
 
 def test_what_a_case_compares_with_is_no_condition() -> None:

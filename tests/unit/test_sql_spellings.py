@@ -111,7 +111,6 @@ def test_avro_of_a_registry_is_called_as_flink_calls_it() -> None:
         (f"EXECUTE STATEMENT SET BEGIN {COUNTED} END", "read one by one"),
         ("BEGIN STATEMENT SET; END", "read one by one"),
         ("SET 'table.exec.mini-batch.enabled' = 'true'", "nothing of what is computed"),
-        ("DROP TABLE Clicks", "no declaration"),
     ],
 )
 def test_statements_of_a_session_are_refused_with_what_to_do(statement: str, said: str) -> None:

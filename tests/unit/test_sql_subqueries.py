@@ -100,6 +100,15 @@ def test_a_field_that_is_called_like_the_key_does_not_identify_a_row() -> None:
             _of_tables(query.format(field), kinds)
 
 
+def test_of_the_one_row_that_has_a_key_a_limit_says_nothing() -> None:
+    kinds = {"id": "INT", "name": "STRING"}
+    query = "SELECT o.id, (SELECT c.name FROM c WHERE c.id = o.id{}) AS name FROM o"
+    limited, plain = (_of_tables(query.format(end), kinds) for end in (" LIMIT 1", ""))
+    assert limited.rows_sql == plain.rows_sql
+    with pytest.raises(InvalidRequest, match="one value of all its rows"):
+        _of_tables(query.format(" LIMIT 0"), kinds)
+
+
 @pytest.mark.parametrize(
     "inner", ["(SELECT * FROM c) q (a, b)", "(SELECT c.* FROM c) q (a, b)", "q"]
 )

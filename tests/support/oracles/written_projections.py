@@ -218,6 +218,11 @@ def _among(world: World) -> list[Row]:
                 "own": among(more, own),
                 "none_own": none(more, own),
                 "neither": f.origin != "JFK" and none(f.delay, of_lga),
+                "pair": any(
+                    (f.delay, f.origin) == (g.delay, g.origin) and f.delay is not None
+                    for g in world.facts
+                    if g.distance == 1
+                ),
                 "both": f.origin == "JFK" or among(f.delay, of_lga),
             }
         )
@@ -425,6 +430,7 @@ WRITTEN = {
         f"e.delay = ANY (SELECT delay {FROM} WHERE delay > 0) AS late, "
         f"(delay IN {_LGA}) IS NULL AS unknown, e.delay + 1 IN {_OWN} AS own, "
         f"delay + 1 NOT IN {_OWN} AS none_own, NOT (origin = 'JFK' OR delay IN {_LGA}) AS neither, "
+        f"(delay, origin) IN (SELECT delay, origin {FROM} WHERE distance = 1) AS pair, "
         f"NOT (origin <> 'JFK' AND NOT delay IN {_LGA}) AS both FROM {STREAM}",
         _among,
     ),
