@@ -1,4 +1,4 @@
-"""Children of the pipeline's process that work at a low priority, and end when it does."""
+"""Work at a low priority: children of the pipeline, which end with it, and long commands."""
 
 from __future__ import annotations
 
@@ -25,6 +25,14 @@ def start_child(module: str) -> subprocess.Popen[bytes]:
     except ProcessLookupError:
         pass  # It has ended already; its pipes will tell.
     return child
+
+
+def step_back() -> None:
+    """Let others go first where processors are short, as children here do, from now on.
+
+    To be called before there are threads: these have priorities of their own.
+    """
+    os.nice(NICENESS)
 
 
 def answers_of_child() -> IO[bytes]:

@@ -25,6 +25,7 @@ from kernel.errors import (
     exit_code,
     is_no_room,
 )
+from lake.child_processes import step_back
 
 COMMANDS: Mapping[str, Mapping[str, str]] = {
     "apps.cli.workspace": {
@@ -88,6 +89,9 @@ A call imports only the module of its command. A command's own documentation beg
 _INTERRUPTED = 130
 """As shells say it, and Typer: 128 and the number of the signal."""
 
+_BEHIND_OTHERS = {("replay", "apply"), ("replay", "resume")}
+"""Commands that take all processors for a while: the pipeline, and who waits for it, go first."""
+
 
 class CommandLine(LazyGroup):
     """The commands of `COMMANDS`."""
@@ -138,6 +142,8 @@ def _utf8() -> str:
 def main() -> None:
     """Run a command; what is wrong with a call or a file becomes one message and an exit code."""
     write_what_can_be_written()
+    if tuple(sys.argv[1:3]) in _BEHIND_OTHERS:
+        step_back()
     try:
         code = build()(prog_name="penstock", standalone_mode=False)
         # A short answer reaches its file or pipe here, while it can be told that it does not.

@@ -60,7 +60,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(context: Context) -> Figures:
     """Measure each number of projections on one stack."""
-    stack = context.once("stack", lambda: _stack(context))
+    stack = context.once("stack", lambda: loaded_stack(context))
     options, found = context.options, dict[str, float]()
     given: dict[str, Mapping[str, str]] = {
         str(count): statements(count, options.projections_freshness)
@@ -90,8 +90,8 @@ def run(context: Context) -> Figures:
 
 
 @dataclass(slots=True)
-class _Stack:
-    """A whole stack in a workspace."""
+class LoadedStack:
+    """A whole stack in a workspace, that takes events."""
 
     workspace: Path
     service: tuple[str, str]
@@ -154,9 +154,10 @@ class _Stack:
 
 
 @contextmanager
-def _stack(context: Context) -> Iterator[_Stack]:
+def loaded_stack(context: Context) -> Iterator[LoadedStack]:
+    """Run a stack that knows the events of the load."""
     with whole_stack(context.folder, context.options.projections_ports) as running:
-        stack = _Stack(*running)
+        stack = LoadedStack(*running)
         stack.penstock("append", f"{CATEGORY}-0", TYPE, json.dumps(_EVENT))
         stack.settled()
         yield stack

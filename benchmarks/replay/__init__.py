@@ -1,4 +1,7 @@
-"""What replays cost as their tables grow: building one, comparing two, deriving. No stack."""
+"""What replays cost as their tables grow: building one, comparing two, deriving.
+
+`live` alone has a stack: what a replay costs those who read meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Mapping
 
 from benchmarks.harness import Context, Figures
-from benchmarks.replay import building, deriving, verifying
+from benchmarks.replay import building, deriving, live, verifying
 
 NAME = "replay"
 CONDITIONS = (
@@ -18,7 +21,9 @@ CONDITIONS = (
     "cores: the newest row of each of rows/15 keys, sums by key and day, each row with the version "
     "of a captured table as of its time (3 versions of each key), sessions, and a pattern; "
     "the typed and the current table of a captured table made anew of its raw log, Debezium's "
-    "envelopes in Avro of six columns, five changes of each key, by one process without Spark"
+    "envelopes in Avro of six columns, five changes of each key, by one process without Spark; "
+    "live, only where it is asked for: a whole stack under the load of the benchmark "
+    "`projections`, and the freshness of its five projections while one is built again and again"
 )
 
 
@@ -29,7 +34,11 @@ def add_options(parser: ArgumentParser) -> None:
         "--replay-rows", type=int, nargs="+", default=[1_000_000, 5_000_000], metavar="N"
     )
     group.add_argument(
-        "--replay-of", nargs="+", choices=_PARTS, default=[*_PARTS], help="only these"
+        "--replay-of",
+        nargs="+",
+        choices=_PARTS,
+        default=[p for p in _PARTS if p != "live"],
+        help="only these",
     )
 
 
@@ -68,4 +77,5 @@ _PARTS: Mapping[str, Callable[[Context, int], Iterator[tuple[str, Figures]]]] = 
     "build": _built,
     "verify": _verified,
     **{kind: _derived(kind) for kind in deriving.KINDS},
+    "live": live.measured,
 }

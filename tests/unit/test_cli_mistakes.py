@@ -408,3 +408,16 @@ def test_the_version_is_told(
         main()
     assert ended.value.code == 0
     assert capfd.readouterr().out == f"penstock {version('penstock')}\n"
+
+
+@pytest.mark.parametrize(("command", "behind"), [("apply", 1), ("resume", 1), ("plan", 0)])
+def test_a_build_lets_the_pipeline_go_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, behind: int
+) -> None:
+    stepped: list[int] = []
+    monkeypatch.setattr("apps.cli.step_back", lambda: stepped.append(1))
+    monkeypatch.setattr(sys, "argv", ["penstock", "replay", command, "nope"])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        main()
+    assert len(stepped) == behind
