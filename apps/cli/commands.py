@@ -19,9 +19,9 @@ import typer
 from apps.cli import COMMANDS
 from apps.cli.groups import Group
 from apps.cli.options import JsonOption, WorkspaceOption
-from apps.cli.output import emit, refuse_unconfirmed
+from apps.cli.output import call_with, emit, tell
 from apps.settings import Settings, load
-from kernel.errors import NotFound
+from kernel.errors import EXIT_NEEDS_CONFIRMATION, NotFound
 from lake.layout import Lake
 
 if TYPE_CHECKING:
@@ -67,10 +67,18 @@ class CommandCall:
         emit(document, as_json=self.as_json, text=text, verbatim=verbatim)
 
     def refuse_unconfirmed(
-        self, what: str, *, fix: str | None = None, **fields: object
+        self, what: str, *, needs: str = "--yes", fix: str | None = None, **fields: object
     ) -> NoReturn:
-        """Say what a command would do, as `output.refuse_unconfirmed` does."""
-        refuse_unconfirmed(what, as_json=self.as_json, fix=fix, **fields)
+        """Say what a command would do, and with which words it does it; nothing is done without.
+
+        These are the words of the call and those that it `needs`, unless `fix` says otherwise: with
+        one option less it could be about another workspace, or more than was asked for. `fields`
+        are for programs, in place of the reason. Ends with the exit code for it.
+        """
+        self.answer({"needs": needs, **(fields or {"reason": what})}, text=what)
+        if not self.as_json:
+            tell(f"  fix: {fix or call_with(*needs.split())}")
+        raise typer.Exit(EXIT_NEEDS_CONFIRMATION)
 
 
 def commands(*single: Command, **groups: Sequence[Command]) -> Callable[[typer.Typer], None]:

@@ -19,12 +19,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import date, datetime
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn, TextIO, TypeVar
+from typing import Any, BinaryIO, TextIO, TypeVar
 
 import orjson
-import typer
 
-from kernel.errors import EXIT_NEEDS_CONFIRMATION, PenstockError, exit_code
+from kernel.errors import PenstockError, exit_code
 
 Progress = TypeVar("Progress")
 Columns = Mapping[str, str | Callable[[Any], object]]
@@ -155,28 +154,13 @@ def fields(document: Mapping[str, object]) -> str:
 
 
 def remember_call(words: Sequence[str]) -> None:
-    """Keep how this command was called, for `refuse_unconfirmed`."""
+    """Keep how this command was called, for what names the words that it lacks."""
     _called[:] = words
 
 
 def call_with(*words: str) -> str:
     """Return the call of this command with more words: whoever copies it calls for the same."""
     return shlex.join(["penstock", *_called, *words])
-
-
-def refuse_unconfirmed(
-    what: str, *, as_json: bool, fix: str | None = None, **fields: object
-) -> NoReturn:
-    """Say what a command would do, and with which words it does it; nothing is done without.
-
-    These are the words of the call and --yes, unless `fix` says otherwise: with one option less it
-    could be about another workspace, or more than was asked for. `fields` are for programs, in
-    place of the reason. Ends with the exit code for it.
-    """
-    emit({"needs": "--yes", **(fields or {"reason": what})}, as_json=as_json, text=what)
-    if not as_json:
-        print(f"  fix: {fix or call_with('--yes')}", file=sys.stderr)
-    raise typer.Exit(EXIT_NEEDS_CONFIRMATION)
 
 
 def tell(line: str) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import getpass
 import os
-import sys
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -19,10 +18,10 @@ import typer
 
 from apps.cli.commands import CommandCall, commands
 from apps.cli.options import DoIt
-from apps.cli.output import call_with, fields, table, written_whole
+from apps.cli.output import fields, table, written_whole
 from apps.cli.query import plain, readable
 from apps.settings import Settings
-from kernel.errors import EXIT_NEEDS_CONFIRMATION, EXIT_PARTIAL, NotFound
+from kernel.errors import EXIT_PARTIAL, NotFound
 
 Topic = Annotated[
     str, typer.Argument(metavar="TOPIC", help="The records' topic, or a table as SOURCE.TABLE.")
@@ -143,10 +142,7 @@ def waive(
     if not reason or not yes:
         needs = "--reason TEXT --yes" if not reason else "--yes"
         text = f"This gives up what the records of {topic} say."
-        call.answer({"needs": needs, "waives": topic}, text=text)
-        if not call.as_json:
-            print(f"  fix: {call_with(*needs.split())}", file=sys.stderr)
-        raise typer.Exit(EXIT_NEEDS_CONFIRMATION)
+        call.refuse_unconfirmed(text, needs=needs, waives=topic)
     _decide(call, WAIVE, topic, (partition, offset), reason, timeout)
 
 
