@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Sequence
 
@@ -13,6 +14,9 @@ from sqlglot.tokens import Token, TokenType
 from kernel.errors import InvalidRequest
 from projections.sql.call_parser import CallParser
 from projections.sql.places import Script
+
+# What it does not know is refused here, in words; its warnings would stand among a command's JSON.
+logging.getLogger("sqlglot").setLevel(logging.ERROR)
 
 
 class _AsWritten(Spark):

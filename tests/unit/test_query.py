@@ -270,11 +270,15 @@ def test_the_same_table_twice_keeps_its_aliases(made: HandMade) -> None:
         "SELECT * FROM read_csv('/etc/hostname')",
         "SELECT * FROM read_parquet('/etc/hostname')",
         "SELECT nothing FROM report",
+        "EXPLAIN SELECT 1",
     ],
 )
-def test_only_one_query_over_the_lake_is_taken(made: HandMade, sql: str) -> None:
+def test_only_one_query_over_the_lake_is_taken(
+    made: HandMade, sql: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with pytest.raises(InvalidRequest):
         ask(made.lake, sql)
+    assert not caplog.records, "whoever asks for JSON gets one document"
 
 
 def test_a_query_that_needs_more_memory_than_there_is_says_so(
