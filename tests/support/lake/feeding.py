@@ -131,8 +131,12 @@ class Epochs(IngestedLake):
 
     def restart(self) -> None:
         """See `IngestedLake`."""
-        self._reads.close()
+        self.close()
         super().restart()
+
+    def close(self) -> None:
+        """Leave the broker, which a consumer that rests would go on to ask."""
+        self._reads.close()
 
     def made_ingest(self) -> Ingest:
         return Ingest(

@@ -83,6 +83,7 @@ class Copied(FollowedDatabase):
 
     def close(self) -> None:
         """Remove connector and slot."""
+        self.epochs.close()
         leave(self._stack, self.workspace.name, self.name, self.dsn)
 
     def copier(self) -> TableCopier:

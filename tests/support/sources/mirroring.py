@@ -160,4 +160,5 @@ def mirrored(
         try:
             yield Mirror(dsn, source, placement, epochs)
         finally:
+            epochs.close()
             leave(stack, placement.workspace, name, dsn)
