@@ -18,7 +18,7 @@ from datetime import timedelta
 from kernel.positions import Epoch
 from projections.run.projection_states import ProjectionState
 
-MOST_EARLY = 1 / 3
+MOST_EARLY = 1 / 2
 """Of its freshness a projection is run so much earlier at most: each run costs, and who is late for
 want of processors is not helped by more of them."""
 ROOM = 1 / 8
