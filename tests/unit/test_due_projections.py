@@ -103,7 +103,7 @@ def test_one_that_takes_a_while_is_run_so_much_earlier() -> None:
     assert 0.7 < clocked.p95("a") <= 1.0, "as old as it may be, and not run for nothing"
 
 
-def test_it_is_run_a_third_earlier_at_most() -> None:
+def test_it_is_run_half_of_its_freshness_earlier_at_most() -> None:
     clocked = _Clocked({"a": (1.0, 0.9)}, round_s=0.0)
     clocked.until(60)
     assert len(clocked.rounds) <= 60 / (1 - MOST_EARLY) + 1
