@@ -19,6 +19,7 @@ import os
 from collections.abc import Generator
 
 import pytest
+from xdist.remote import Producer
 from xdist.scheduler.loadgroup import LoadGroupScheduling
 from xdist.workermanage import WorkerController
 
@@ -70,9 +71,9 @@ class Groups(LoadGroupScheduling):
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config) -> Groups | None:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Groups | None:
     """Have groups given out here, where the command asks for groups."""
-    return Groups(config) if config.getoption("dist") == "loadgroup" else None
+    return Groups(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
