@@ -154,7 +154,8 @@ def next_offsets(
     `now` are the topics that Kafka has. A skip leads from one topic into the one that took its
     place once: what is read there is noted under the new id.
     """
-    offsets = {topic: dict(places) for topic, places in read.offsets.items()}
+    # Below 0 is what a broker that began said of partitions which nobody had read, and was noted.
+    offsets = {t: {p: at for p, at in ps.items() if at >= 0} for t, ps in read.offsets.items()}
     topics = dict(read.topics)
     for skip in skips:
         at = offsets.get(skip.topic, {}).get(skip.partition)

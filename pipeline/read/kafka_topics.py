@@ -249,6 +249,10 @@ class KafkaTopics:
                 reason = str(error) or f"no offsets within {TIMEOUT_S:.0f} s"
                 failed.setdefault(place.topic, f"{place.topic}/{place.partition}: {reason}")
             else:
+                # A broker that begins may answer without an error, and without an offset.
+                if offset < 0:
+                    reason = f"{place.topic}/{place.partition}: it knows no offsets yet"
+                    failed.setdefault(place.topic, reason)
                 found.setdefault(place.topic, {})[str(place.partition)] = offset
         return found, failed
 

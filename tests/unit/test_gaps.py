@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 
 from kernel.errors import Unavailable
 from kernel.positions import Epoch, TopicId
@@ -264,7 +264,7 @@ class Admin:
     """A broker with topics of one partition: of one it has no leader, of one an error."""
 
     def __init__(self) -> None:
-        self.leaderless, self.refused = {LOST}, {REFUSED}
+        self.leaderless, self.refused, self.offset = {LOST}, {REFUSED}, 7
         self.names = [LOST, REFUSED, FINE]
 
     def list_topics(self, *, timeout: float) -> object:
@@ -281,7 +281,7 @@ class Admin:
     def list_offsets(
         self, wanted: Mapping[TopicPartition, object], *, isolation_level: object
     ) -> dict[TopicPartition, Future[Any]]:
-        found = SimpleNamespace(offset=7)
+        found = SimpleNamespace(offset=self.offset)
         bad = self.leaderless | self.refused
         return {place: self._answer(place.topic, found, bad) for place in wanted}
 
@@ -331,6 +331,25 @@ def test_one_leader_that_lets_all_topics_wait_blames_no_source(
     with pytest.raises(Unavailable):
         topics.silent({LOST: [0], REFUSED: [0], FINE: [0]})
     assert {*topics.silent({LOST: [0]})} == {LOST}
+
+
+def test_a_broker_that_begins_and_knows_no_offsets_yet_has_not_answered(
+    broker: tuple[KafkaTopics, Admin],
+) -> None:
+    topics, admin = broker
+    admin.offset = OFFSET_INVALID
+    for ask in (topics.earliest, topics.ends, topics.readable_ends):
+        with pytest.raises(Unavailable, match="it knows no offsets yet"):
+            ask({FINE: [0]})
+    assert {*topics.silent({FINE: [0]})} == {FINE}
+
+
+def test_a_partition_whose_offset_nobody_knew_is_read_from_its_beginning() -> None:
+    read = ReadStanding(offsets={TOPIC: {"0": OFFSET_INVALID, "1": 3}}, topics={TOPIC: OLD})
+    going_on = next_offsets(read, [], {TOPIC: OLD})
+    assert going_on.offsets == {TOPIC: {"1": 3}}
+    there = {TOPIC: {"0": 0, "1": 0}}
+    assert gaps_of(going_on, KafkaContents(first=there, ends={TOPIC: {"0": 9, "1": 9}}), "") == {}
 
 
 def test_a_source_with_a_gap_has_not_recovered_when_another_topic_of_it_is_silent(
