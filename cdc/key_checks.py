@@ -81,15 +81,21 @@ def set_identity(connection: Connection, table: str, identity: str, *, of: str =
     Those get it that have one `of` these letters: ALTER TABLE of a partitioned table alters none of
     its partitions.
     """
+    schema, name = split_table(table)
+    # By catalogs: a cast to `regclass` asks for a right to the schema.
     rows = connection.execute(
         """
+        WITH asked AS (
+          SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+           WHERE n.nspname = %(schema)s AND c.relname = %(name)s)
         SELECT n.nspname AS schema, l.relname AS name
           FROM pg_class l JOIN pg_namespace n ON n.oid = l.relnamespace
-         WHERE l.relreplident::text = ANY (%(of)s) AND (l.oid = %(table)s::regclass OR l.oid IN (
-           SELECT p.relid FROM pg_partition_tree(%(table)s::regclass) p WHERE p.isleaf))
+         WHERE l.relreplident::text = ANY (%(of)s)
+           AND (l.oid IN (SELECT oid FROM asked) OR l.oid IN (
+             SELECT p.relid FROM asked, pg_partition_tree(asked.oid) p WHERE p.isleaf))
          ORDER BY l.oid
         """,
-        {"table": _quoted(table), "of": list(of)},
+        {"schema": schema, "name": name, "of": list(of)},
     ).fetchall()
     names = [quoted(row["schema"], row["name"]) for row in rows] or [_quoted(table)]
     return "; ".join(f"ALTER TABLE {name} REPLICA IDENTITY {identity}" for name in names)
