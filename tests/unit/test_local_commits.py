@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import random
+import subprocess
+import sys
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import polars as pl
@@ -58,17 +61,52 @@ def test_checkpoints_are_made_as_before_and_every_reader_has_all_rows(tmp_path: 
     assert not [name for name in log_of(tmp_path) if name.endswith((".new", ".tmp"))]
 
 
-def test_no_commit_waits_for_a_checkpoint(tmp_path: Path) -> None:
-    goes_on = threading.Event()
-    log_checkpoints._beside._thread.submit(goes_on.wait)
-    try:
-        append(tmp_path, 1, 52)
-        assert DeltaTable(str(tmp_path)).count() == 52
-        assert checkpoints_of(tmp_path) == []
-    finally:
-        goes_on.set()
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Hold checkpoints until the event is set."""
+    goes_on, made = threading.Event(), DeltaTable.create_checkpoint
+
+    def create(table: DeltaTable) -> None:
+        goes_on.wait()
+        made(table)
+
+    monkeypatch.setattr(DeltaTable, "create_checkpoint", create)
+    yield goes_on
+    goes_on.set()
+    log_checkpoints.settle()
+
+
+def test_no_commit_waits_for_a_checkpoint(tmp_path: Path, held: threading.Event) -> None:
+    append(tmp_path, 1, 52)
+    assert DeltaTable(str(tmp_path)).count() == 52
+    assert checkpoints_of(tmp_path) == []
+    held.set()
     log_checkpoints.settle()
     assert checkpoints_of(tmp_path) == [49], "of the version that it was due at"
+
+
+def test_of_a_table_one_checkpoint_waits_however_slow_the_disk_is(
+    tmp_path: Path, held: threading.Event
+) -> None:
+    append(tmp_path / "a", 1, 50)
+    append(tmp_path / "b", 1, 150)
+    append(tmp_path / "a", 51, 150)
+    held.set()
+    log_checkpoints.settle()
+    assert checkpoints_of(tmp_path / "a") == [49, 149]
+    assert checkpoints_of(tmp_path / "b") == [149]
+
+
+def test_a_process_that_ends_does_not_rest_between_checkpoints(tmp_path: Path) -> None:
+    append(tmp_path, 1, 48)
+    ends = f"""
+import time
+from lake import log_checkpoints
+log_checkpoints._beside._rests_until = time.monotonic() + 3600
+log_checkpoints.write_beside({str(tmp_path)!r}, 48)
+"""
+    subprocess.run([sys.executable, "-c", ends], check=True, timeout=60)
+    assert checkpoints_of(tmp_path) == [48]
 
 
 def test_a_checkpoint_that_fails_is_left_to_the_next(
