@@ -48,10 +48,12 @@ def _nothing() -> None:
 def is_large(advance: Advance, bound: Bound) -> bool:
     """Say whether what became foldable would keep others of an epoch waiting.
 
-    What lacks rows is left to ingest.
+    What lacks rows is left to ingest. So was what came with a snapshot before transactions had a
+    bound: an epoch that was bound without one is repeated as it was begun.
     """
     most_rows, most_bytes = bound.most_rows, bound.most_row_bytes
-    if most_rows is None or advance.lacks:
+    in_turn = advance.lacks or (advance.snapshot and bound.most_transactions is None)
+    if most_rows is None or in_turn:
         return False
     wide = most_bytes is not None and advance.most_bytes > most_bytes
     return wide or advance.most_rows > most_rows

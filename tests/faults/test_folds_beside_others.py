@@ -360,6 +360,9 @@ def test_an_epoch_that_was_bound_without_a_bound_of_transactions_is_repeated_as_
     for most in (None, 3):
         again = bound_of(bound_row(replace(bound, most_transactions=most)).to_pylist()[0])
         assert again.most_transactions == most
+        copied = replace(ONE, snapshot=True)
+        assert is_large(copied, replace(again, most_rows=5)) == (most is not None)
+        assert is_large(ONE, replace(again, most_rows=5))
 
 
 def test_p4_a_snapshot_of_the_connector_keeps_no_others_waiting(
