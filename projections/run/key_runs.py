@@ -52,7 +52,7 @@ from projections.sql.key_steps import (
     touched_rows_sql,
 )
 from projections.sql.shape import ORDER, InputKind, Plan, Strategy
-from projections.sql.tree import Node, Scan, scans
+from projections.sql.tree import Newest, Node, Scan, scans
 
 MOST_VALUES = 2_000
 """So many values of a key are looked for by themselves; more are found among all rows."""
@@ -156,13 +156,14 @@ def all_sql(dialect: Dialect, plan: Plan, parts: Mapping[Node, str] = ALL) -> st
     `parts`: of these nodes only rows for which a condition on their columns holds.
     """
     if not parts:
-        return _all_sql(dialect, plan)
+        return _all_sql(dialect, plan.tree, plan.ordered)
     return (whole if plan.ordered else rows_sql)(plan.tree, dialect, parts)
 
 
 @lru_cache(maxsize=KEPT_TEXTS)
-def _all_sql(dialect: Dialect, plan: Plan) -> str:
-    return (whole if plan.ordered else rows_sql)(plan.tree, dialect)
+def _all_sql(dialect: Dialect, tree: Newest, ordered: bool) -> str:
+    """Write all rows of a tree. Plans may be equal whose inputs have columns of other types."""
+    return (whole if ordered else rows_sql)(tree, dialect)
 
 
 def stored_columns(plan: Plan) -> tuple[Column, ...]:

@@ -10,9 +10,13 @@ from sqlglot import exp, parse_one
 from kernel.errors import ContractViolation, InvalidRequest
 from projections.run.database import TEXT
 from projections.run.dataflow import Dataflow
+from projections.run.key_runs import all_sql
+from projections.sql.batch import whole
+from projections.sql.catalog import Column, MemoryCatalog, Relation
 from projections.sql.explain import document, page
 from projections.sql.key_steps import rows_sql
-from projections.sql.plan import Plan, Strategy
+from projections.sql.parse import parse_script
+from projections.sql.plan import Plan, Strategy, plan
 from projections.sql.shape import ORDER
 from projections.sql.tree import Join, Map, Scan, scans, walk
 from projections.sql.types import type_of
@@ -416,3 +420,23 @@ def test_a_groups_place_is_that_of_its_greatest_row_whatever_is_null_in_it() -> 
     assert found[0] == found[1]
     assert len(found[0]) > 900
     assert str(plan).count("max(#") == 1
+
+
+def test_a_query_is_written_anew_where_an_input_has_another_type() -> None:
+    """An INT that became a DOUBLE leaves all of a plan as it was, but not what engines are asked.
+
+    What a CAST of it makes is cut off, where the number as it stands would be rounded.
+    """
+
+    def of(kind: str) -> Plan:
+        columns = (Column(name="k", type="STRING"), Column(name="x", type=kind))
+        relation = Relation(name="r", columns=columns, key=(), event_time=None)
+        text = "CREATE PROJECTION p WITH (key = 'k') AS SELECT k, CAST(x AS INT) AS y FROM STREAM r"
+        (decl,) = parse_script(text).projections
+        return plan(decl, MemoryCatalog(streams={"r": relation}))
+
+    whole_numbers, doubles = of("INT"), of("DOUBLE")
+    assert whole_numbers == doubles
+    before, after = (all_sql(TEXT, each) for each in (whole_numbers, doubles))
+    assert before != after
+    assert after == whole(doubles.tree, TEXT)
