@@ -541,7 +541,7 @@ def test_p4_a_prepared_transaction_is_not_lost_over_restarts_of_its_connector(
                 mirror.execute(f"INSERT INTO held_open VALUES ({50 + number})")
                 mirror.catch_up()
                 connect.stop(name)
-                connect.await_status(name, lambda status: status.task is None, timeout_s=30.0)
+                connect.await_status(name, lambda status: status.task is None, timeout_s=120.0)
                 connection.execute(b"CHECKPOINT")
                 if number == 2:
                     connection.execute(b"COMMIT PREPARED 'open'")
