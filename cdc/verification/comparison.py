@@ -102,6 +102,7 @@ class Comparison:
         *,
         large: LargeStates | None = None,
         sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """With `large` executors hash the lake's rows where they are many."""
         self._lake = lake
@@ -109,6 +110,7 @@ class Comparison:
         self._tables = tables
         self._reader = StateReader(lake, tables, schemas)
         self._sleep = sleep
+        self._clock = clock
 
     @property
     def reader(self) -> StateReader:
@@ -133,9 +135,9 @@ class Comparison:
         """
         found: dict[str, TableReport] = {}
         late = list(wanted)
-        deadline = time.monotonic() + timeout_s
+        deadline = self._clock() + timeout_s
         for _ in range(_ATTEMPTS):
-            left_s = max(deadline - time.monotonic(), 0.0)
+            left_s = max(deadline - self._clock(), 0.0)
             try:
                 found |= self._compare(dsn, late, ranges, left_s, within)
             except (Unavailable, psycopg.OperationalError):
@@ -144,7 +146,7 @@ class Comparison:
                 # The verdicts on the other tables stand.
                 break
             late = [each for each in wanted if found[each.table].again]
-            if not late or time.monotonic() > deadline:
+            if not late or self._clock() > deadline:
                 break
         return [found[each.table] for each in wanted]
 
@@ -177,9 +179,9 @@ class Comparison:
 
     def await_lsn(self, source: str, lsn: Lsn, *, since: Epoch, timeout_s: float) -> Between:
         """Wait until the lake has everything up to an LSN. Raises `Unavailable`, saying why not."""
-        deadline = time.monotonic() + timeout_s
+        deadline = self._clock() + timeout_s
         while (between := self._reader.around(source, lsn, since=since)) is None:
-            if time.monotonic() > deadline:
+            if self._clock() > deadline:
                 raise Unavailable(
                     f"the lake did not come to {lsn_to_text(lsn)} of {source} within"
                     f" {timeout_s:.0f} s: {self._reader.waiting_for(source)}",

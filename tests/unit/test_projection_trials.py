@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,7 @@ from typer.testing import CliRunner, Result
 
 from apps.cli import projection
 from kernel.errors import EXIT_FAILED, EXIT_OK, InvalidRequest, NotFound
-from projections.run import operators
-from projections.run.regions import Recomputed, Region, region_of
+from projections.run.added_groups import AddedOperator
 from tests.architecture.tree import ROOT
 
 EXAMPLES = ROOT / "examples/projections"
@@ -88,12 +86,8 @@ def test_what_differs_is_shown_by_row_and_column(tmp_path: Path) -> None:
 def test_what_only_one_order_of_arrival_shows_is_named_by_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A region that leaves out stored rows is right for one batch, and wrong row by row."""
-
-    def forgetful(node: Recomputed, changes: str, given: str) -> Region:
-        return replace(region_of(node, changes, given), need="false")
-
-    monkeypatch.setattr(operators, "region_of", forgetful)
+    """Groups that keep nothing are right for one batch, and wrong row by row."""
+    monkeypatch.setattr(AddedOperator, "keep", lambda self: None)
     steps = (
         f"{PAID} ('ada', 1, '2026-03-02 10:00:00'), ('ada', 2, '2026-03-02 10:01:00');\n"
         "EXPECT paid (payer, payments) VALUES ('ada', 2);"
