@@ -36,25 +36,27 @@ class PlaceClaim:
     state: State
     _told: list[Entry] = field(default_factory=list)
 
-    def take(self, replays: Sequence[Replay]) -> list[Replay]:
+    def take(self, replays: Sequence[Replay], *, begun: bool = False) -> list[Replay]:
         """Claim generations for the commits that follow; live runners hold still from now on.
 
         All of them at once, or none. Raises `Cancelled`, and `Conflict` where another process has
-        one, or something was deployed since that does not go with a query that is about to go live.
+        one, or something was deployed since that does not go with a query that is about to go live:
+        unless one of those commits was made (`begun`), which is finished whatever came since.
         """
         together = {each.name: each.generation for each in replays} if len(replays) > 1 else {}
         claimed = [self._claimed(each, together) for each in replays]
         self.book.record_all([*zip(claimed, map(self._free, replays), strict=True)])
         try:
-            self.hold(replays)
+            self.hold(replays, begun=begun)
         except _STOPS:
             self.give_back(claimed, replays)
             raise
         return claimed
 
-    def hold(self, replays: Sequence[Replay]) -> None:
+    def hold(self, replays: Sequence[Replay], *, begun: bool = False) -> None:
         """Let live runners hold still for another minute."""
-        self._told = hold_places(self.site, [self._going_live(each) for each in replays])
+        going = [self._going_live(each) for each in replays]
+        self._told = hold_places(self.site, going, looks=not begun)
 
     def refuse_lost(self, claimed: Sequence[Replay]) -> None:
         """Raise `Conflict` where another process has gone on with generations, or taken them back.

@@ -92,7 +92,7 @@ def apply(
     return results
 
 
-def hold_places(site: Site, going: Sequence[Entry]) -> list[Entry]:
+def hold_places(site: Site, going: Sequence[Entry], *, looks: bool = True) -> list[Entry]:
     """Look whether what is deployed goes with queries that are about to go live, by a commit.
 
     The commit only claims the projections' places, so that their live runners hold still for a
@@ -107,7 +107,8 @@ def hold_places(site: Site, going: Sequence[Entry]) -> list[Entry]:
     ]
 
     def decided() -> list[Entry]:
-        check_together(site, going)
+        if looks:
+            check_together(site, going)
         return claims
 
     site.deployed.decide(decided)

@@ -156,7 +156,7 @@ def _take_back(site: Site, claim: PlaceClaim, first: Sequence[Replay]) -> None:
     for _ in range(ATTEMPTS):
         # The query of before comes back with its sink, which another projection may have since,
         # and without columns that another one may read since: the claim looks.
-        claimed = claim.take(replays)
+        claimed = claim.take(replays, begun=_any_taken_back(site, first))
         with claim.unless(lambda: _any_taken_back(site, first), claimed, first):
             befores = _befores(site, replays)
             if all(_restored(site, each, befores.get(each.name)) for each in replays):

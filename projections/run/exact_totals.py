@@ -25,6 +25,10 @@ def exact_total(values: Sequence[float]) -> float:
 
     Of nothing but zeros it is the zero without a sign.
     """
+    return _nearest(values)
+
+
+def _nearest(values: Sequence[float]) -> float:
     try:
         return math.fsum(values) + 0.0
     except (OverflowError, ValueError):
@@ -55,7 +59,7 @@ def exact_parts(values: Sequence[float]) -> list[float]:
 def _all_parts(values: Sequence[float]) -> list[float]:
     rest, parts = [*values], list[float]()
     while True:
-        top = exact_total(rest)
+        top = _nearest(rest)
         if math.isinf(top) and all(map(math.isfinite, rest)):
             top = math.copysign(sys.float_info.max, top)
         if top or not parts:
