@@ -342,7 +342,7 @@ def test_a_rollback_that_is_refused_makes_the_swap_no_younger(
     (before,) = book.of(NAME)
     assert book.swaps(NAME) == [before]
 
-    def refused(*_: object) -> None:
+    def refused(*_: object, looks: bool) -> None:
         raise Conflict("a reader")
 
     monkeypatch.setattr("replay.claims.hold_places", refused)
