@@ -153,8 +153,7 @@ def _other_side(node: Node, names: _Names) -> tuple[Node, _Names] | None:
     if own is None:
         return None
     there = node.right if own is node.left else node.left
-    pairs = node.pairs if own is node.left else [(right, left) for left, right in node.pairs]
-    equal = {name: other for one, other in pairs for name in _alike(own, one)}
+    equal = _equal(node, own)
     return (there, tuple(equal[n] for n in names)) if {*names} <= equal.keys() else None
 
 
@@ -189,20 +188,24 @@ def _whole(node: Node, names: frozenset[str]) -> Iterator[Node]:
 
 def _beside(node: Join, names: frozenset[str]) -> Iterator[Node]:
     """Go on in the side that the columns are of; the other one is reached through equal ones."""
-    pairs = dict(node.pairs)
     here, there = node.left, node.right
     if names <= {each.name for each in node.right.columns}:
-        pairs = {right: left for left, right in node.pairs}
         here, there = there, here
     elif not names <= {each.name for each in node.left.columns}:
         yield from (each for each in (node.left, node.right) if _is_costly(each))
         return
     yield from _whole(here, names)
-    equal = {name: pairs[own] for own in pairs for name in _alike(here, own)}
+    equal = _equal(node, here)
     if names <= equal.keys():
         yield from _whole(there, frozenset(equal[name] for name in names))
     elif _is_costly(there):
         yield there
+
+
+def _equal(node: Join, side: Node) -> dict[str, str]:
+    """Return columns of a side of a join, each with the one of the other side that it equals."""
+    pairs = node.pairs if side is node.left else [(right, left) for left, right in node.pairs]
+    return {name: other for own, other in pairs for name in _alike(side, own)}
 
 
 def _alike(node: Node, name: str) -> set[str]:

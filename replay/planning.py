@@ -196,7 +196,7 @@ def plan_replay(
         slices=slices,
         sliceable=slices > 1 or (base is None and bool(sliceable(subject.plan))),
         rates=rates,
-        seconds=(rates.seconds(0 if start.where else rows)[0], rates.seconds(rows)[1]),
+        seconds=(rates.seconds(0 if start.where is not None else rows)[0], rates.seconds(rows)[1]),
         needed_bytes=2 * max(live.bytes, 1),  # As much again while files are put together.
         free_bytes=storage.free_bytes(site.place.root),
         reserve_bytes=0 if place else reserve_bytes,
