@@ -9,7 +9,7 @@ from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Mapping
 
 from benchmarks.harness import Context, Figures
-from benchmarks.replay import building, deriving, live, verifying
+from benchmarks.replay import building, deriving, live, swapping, verifying
 
 NAME = "replay"
 CONDITIONS = (
@@ -22,6 +22,9 @@ CONDITIONS = (
     "of a captured table as of its time (3 versions of each key), sessions, and a pattern; "
     "the typed and the current table of a captured table made anew of its raw log, Debezium's "
     "envelopes in Avro of six columns, five changes of each key, by one process without Spark; "
+    "generations of the newest row of each key swapped in one after another, while a process each "
+    "looks up 20 keys, reads all rows by name with DuckDB and by path with deltalake and DuckDB; "
+    "no pipeline runs beside; "
     "live, only where it is asked for: a whole stack under the load of the benchmark "
     "`projections`, and the freshness of its five projections while one is built again and again"
 )
@@ -40,6 +43,7 @@ def add_options(parser: ArgumentParser) -> None:
         default=[p for p in _PARTS if p != "live"],
         help="only these",
     )
+    group.add_argument("--replay-swaps", type=int, default=swapping.SWAPS, metavar="N")
 
 
 def run(context: Context) -> Figures:
@@ -66,6 +70,10 @@ def _built(context: Context, rows: int) -> Iterator[tuple[str, Figures]]:
         yield query, building.measure(context.folder, rows, query)
 
 
+def _swapped(context: Context, rows: int) -> Iterator[tuple[str, Figures]]:
+    yield swapping.NAME, swapping.measure(context.folder, rows, context.options.replay_swaps)
+
+
 def _derived(kind: str) -> Callable[[Context, int], Iterator[tuple[str, Figures]]]:
     def found(context: Context, rows: int) -> Iterator[tuple[str, Figures]]:
         yield "driver", deriving.measure(context.folder, rows, kind)
@@ -77,5 +85,6 @@ _PARTS: Mapping[str, Callable[[Context, int], Iterator[tuple[str, Figures]]]] = 
     "build": _built,
     "verify": _verified,
     **{kind: _derived(kind) for kind in deriving.KINDS},
+    "swap": _swapped,
     "live": live.measured,
 }

@@ -76,25 +76,32 @@ RATES = HistoryOf(
 )
 RATES_PER_ACCOUNT = 3
 TYPED = "typed/events.account.paid"
+_COMMAND = (sys.executable, "-m", "benchmarks.replay.building")
 _FILE_ROWS = 500_000
 _FIRST_TENTH = 0.1
 
 
 def measure(folder: Path, rows: int, query: str) -> Mapping[str, float]:
     """Make the lake that is not there yet, build in a process, return what that took."""
-    lake, scratch = folder / f"lake-{rows}", str(folder / "spark")
-    command = [sys.executable, "-m", "benchmarks.replay.building"]
-    if not lake.exists():
-        _fill(Lake.at(lake), rows)
-        subprocess.run([*command, str(lake), scratch], check=True, capture_output=True)
+    lake = filled(folder, rows)
     told = subprocess.run(
-        [*command, str(lake), query, scratch],
+        [*_COMMAND, str(lake), query, str(folder / "spark")],
         check=True,
         capture_output=True,
         text=True,
     ).stdout
     found: dict[str, float] = json.loads(told.splitlines()[-1])
     return found
+
+
+def filled(folder: Path, rows: int) -> Path:
+    """Return the lake of so many rows, made where it is not there yet."""
+    lake = folder / f"lake-{rows}"
+    if not lake.exists():
+        _fill(Lake.at(lake), rows)
+        command = [*_COMMAND, str(lake), str(folder / "spark")]
+        subprocess.run(command, check=True, capture_output=True)
+    return lake
 
 
 def _fill(lake: Lake, rows: int) -> None:
@@ -177,8 +184,8 @@ def _stamps(numbers: np.ndarray, times: pa.Array) -> dict[str, pa.Array]:
 def folded(lake: str, scratch: str) -> None:
     """Make the history of the rates, as the pipeline does before anything joins it."""
     tables, place = Tables(), Lake.at(Path(lake))
-    session = _session(scratch)
-    done = HistoryTables(session, place, tables).fold(RATES, Epoch(1))
+    spark = session(scratch)
+    done = HistoryTables(spark, place, tables).fold(RATES, Epoch(1))
     assert done is not None, "there are rates"
     manifest = Manifest(place, tables)
     before = manifest.projected()["typed"]
@@ -186,7 +193,8 @@ def folded(lake: str, scratch: str) -> None:
     manifest.project(replace(before, tables=known), again=True)
 
 
-def _session(scratch: str) -> SparkSession:
+def session(scratch: str) -> SparkSession:
+    """Start Spark for one process of a benchmark."""
     return start_session(
         resolve("spark").spark_jars(),
         scratch=Path(scratch),
@@ -197,14 +205,14 @@ def _session(scratch: str) -> SparkSession:
 
 def main(lake: str, query: str, scratch: str) -> None:
     """Build and print what it took. The start of Spark is not in the seconds, but in the rest."""
-    session = _session(scratch)
+    spark = session(scratch)
     seen: list[tuple[float, BuildProgress]] = []
     started = time.perf_counter()
 
     def note(progress: BuildProgress) -> None:
         seen.append((time.perf_counter() - started, progress))
 
-    built = Builder(session, Site(lake=Lake.at(Path(lake))), note).build(query)
+    built = Builder(spark, Site(lake=Lake.at(Path(lake))), note).build(query)
     seconds = time.perf_counter() - started
     rows = seen[-1][1].rows
     figures = {
