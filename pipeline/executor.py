@@ -93,8 +93,12 @@ class ExecutorChoice:
         return Executors(tasks=tasks, rows_at_once=self.rows_at_once)
 
     def large_compaction(self, by: PutTogether) -> LargeCompaction | None:
-        """Return who compacts more than the driver takes at once; None where it does all."""
-        if not self.may_pass_on:
+        """Return who compacts more than the driver takes at once; None where it does all.
+
+        Executors on the driver's own cores take ten times as long, and rounds of projections wait
+        for it: the driver does it in bounded memory, of each partition some 64 MB at most.
+        """
+        if not self.may_pass_on or (self.asked is Executor.AUTO and not self.elsewhere):
             return None
         most = 0 if self.asked is Executor.SPARK else self.driver_bytes
         return LargeCompaction(most_bytes=most, by=by)

@@ -7,6 +7,7 @@ import pytest
 from kernel.errors import Misconfigured
 from lake.executor_rows import RowsHere
 from lake.executor_tasks import TasksHere
+from lake.upkeep.compaction import LargeCompaction, put_together_here
 from pipeline.executor import FIRST_GUESS_BYTES, Executor, ExecutorChoice
 from pipeline.verification.large_states import LargeStates
 
@@ -71,6 +72,16 @@ def test_tables_are_hashed_by_executors_elsewhere_or_that_were_asked_for() -> No
         )
     assert auto.large_states(tasks, elsewhere=True) == LargeStates(most_bytes=MOST, tasks=tasks)
     assert auto.large_states(tasks, elsewhere=False) is None
+
+
+def test_files_are_put_together_by_executors_elsewhere_or_that_were_asked_for() -> None:
+    by = put_together_here
+    auto, driver, spark = (choice(asked) for asked in Executor)
+    assert auto.large_compaction(by) is None
+    assert driver.large_compaction(by) is None
+    assert spark.large_compaction(by) == LargeCompaction(most_bytes=0, by=by)
+    auto.elsewhere = True
+    assert auto.large_compaction(by) == LargeCompaction(most_bytes=MOST, by=by)
 
 
 def test_an_executor_that_there_is_not_is_named_with_those_there_are() -> None:
