@@ -43,6 +43,13 @@ def add_options(parser: ArgumentParser) -> None:
         default=[p for p in _PARTS if p != "live"],
         help="only these",
     )
+    group.add_argument(
+        "--replay-queries",
+        nargs="+",
+        choices=[*building.QUERIES],
+        default=[*building.QUERIES],
+        help="build: only these",
+    )
     group.add_argument("--replay-swaps", type=int, default=swapping.SWAPS, metavar="N")
 
 
@@ -66,7 +73,7 @@ def _verified(context: Context, rows: int) -> Iterator[tuple[str, Figures]]:
 
 
 def _built(context: Context, rows: int) -> Iterator[tuple[str, Figures]]:
-    for query in building.QUERIES:
+    for query in context.options.replay_queries:
         yield query, building.measure(context.folder, rows, query)
 
 
