@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from penstock_client.model import Event
-from penstock_client.wire import event_of, understood
+from penstock_client.wire import event_of, reader_of, understood
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,46 +111,19 @@ def ids_body(handled: Handled | Iterable[Handled]) -> list[str]:
     return [str(each if isinstance(each, UUID) else each.id) for each in several]
 
 
+def _ids(texts: Iterable[str]) -> tuple[UUID, ...]:
+    return tuple(map(UUID, texts))
+
+
+settled_of = reader_of(Settled, done=_ids, already=_ids, refused=_ids)
+parked_of = reader_of(Parked, id=UUID)
+standing_of = reader_of(Standing)
+_delivery_of = reader_of(Delivery, event=event_of)
+
+
 @understood
 def given_of(document: Mapping[str, Any]) -> Given:
     """Return what was given."""
     return Given(
-        deliveries=tuple(
-            Delivery(
-                event=event_of(each["event"]),
-                attempt=each["attempt"],
-                ack_by=datetime.fromisoformat(each["ack_by"]),
-            )
-            for each in document["events"]
-        ),
-        caught_up=document["caught_up"],
+        deliveries=tuple(map(_delivery_of, document["events"])), caught_up=document["caught_up"]
     )
-
-
-@understood
-def settled_of(document: Mapping[str, Any]) -> Settled:
-    """Return what became of ids."""
-    return Settled(
-        done=tuple(map(UUID, document["done"])),
-        already=tuple(map(UUID, document["already"])),
-        refused=tuple(map(UUID, document["refused"])),
-    )
-
-
-@understood
-def parked_of(document: Mapping[str, Any]) -> Parked:
-    """Return a parked event."""
-    return Parked(
-        id=UUID(document["id"]),
-        stream=document["stream"],
-        position=document["position"],
-        deliveries=document["deliveries"],
-        reason=document["reason"],
-        parked_at=datetime.fromisoformat(document["parked_at"]),
-    )
-
-
-@understood
-def standing_of(document: Mapping[str, Any]) -> Standing:
-    """Return how a group stands."""
-    return Standing(**{name: document[name] for name in Standing.__slots__})

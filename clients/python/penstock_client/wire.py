@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from functools import wraps
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import quote
 from uuid import UUID
 
@@ -29,6 +30,7 @@ from penstock_client.model import (
     NewEvent,
     QueryItem,
     Schema,
+    SchemaCheck,
     StreamAppend,
     StreamAppended,
     StreamMetadata,
@@ -209,89 +211,41 @@ def event_of(document: Mapping[str, Any]) -> Event:
     )
 
 
-@understood
-def appended_of(document: Mapping[str, Any]) -> StreamAppended:
-    """Return where events went."""
-    return StreamAppended(
-        stream=document["stream"],
-        first_version=document["first_version"],
-        last_version=document["last_version"],
-        first_position=document["first_position"],
-        last_position=document["last_position"],
-    )
+def reader_of(kind: type[T], **further: Callable[[Any], Any]) -> Callable[[Mapping[str, Any]], T]:
+    """Return what makes a value of an answer's fields that are called as its own.
+
+    `further` reads some of them, in place of what reads others of their name.
+    """
+    names = [each.name for each in fields(cast("Any", kind))]
+    readers = _READERS | further
+
+    @understood
+    def read(document: Mapping[str, Any]) -> T:
+        return kind(
+            **{
+                name: readers[name](document[name]) if name in readers else document[name]
+                for name in names
+            }
+        )
+
+    return read
 
 
-@understood
-def stream_page_of(document: Mapping[str, Any]) -> StreamPage:
-    """Return a page of one stream."""
-    return StreamPage(
-        stream=document["stream"],
-        version=document["version"],
-        events=tuple(map(event_of, document["events"])),
-    )
-
-
-@understood
-def stream_summary_of(document: Mapping[str, Any]) -> StreamSummary:
-    """Return a stream of a list."""
-    return StreamSummary(**_by_last_event(document, StreamSummary.__slots__))
-
-
-@understood
-def category_summary_of(document: Mapping[str, Any]) -> CategorySummary:
-    """Return a category of a list."""
-    return CategorySummary(**_by_last_event(document, CategorySummary.__slots__))
-
-
-@understood
-def stream_metadata_of(document: Mapping[str, Any]) -> StreamMetadata:
-    """Return what a stream shows."""
-    return StreamMetadata(**{name: document[name] for name in StreamMetadata.__slots__})
-
-
-@understood
-def event_page_of(document: Mapping[str, Any]) -> EventPage:
-    """Return a page of the whole store."""
-    return EventPage(
-        events=tuple(map(event_of, document["events"])),
-        head=document["head"],
-        next_after=document["next_after"],
-    )
-
-
-@understood
-def schema_of(document: Mapping[str, Any]) -> Schema:
-    """Return one version of a schema."""
-    return Schema(
-        subject=document["subject"],
-        id=document["id"],
-        version=document["version"],
-        schema=document["schema"],
-    )
-
-
-@understood
-def command_answer_of(document: Mapping[str, Any]) -> CommandAnswer:
-    """Return what a command led to."""
-    return CommandAnswer(
-        stream=document["stream"],
-        version=document["version"],
-        position=document["position"],
-        events=tuple(map(event_of, document["events"])),
-    )
-
-
-@understood
-def entity_of(document: Mapping[str, Any]) -> Entity:
-    """Return an entity's state."""
-    return Entity(
-        stream=document["stream"],
-        version=document["version"],
-        position=document["position"],
-        recorded_at=datetime.fromisoformat(document["recorded_at"]),
-        decider_version=document["decider_version"],
-        state=document["state"],
-    )
+_READERS: Mapping[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("ack_by", "parked_at", "recorded_at"), datetime.fromisoformat),
+    "events": lambda documents: tuple(map(event_of, documents)),
+    "complaints": tuple,
+}
+appended_of = reader_of(StreamAppended)
+stream_page_of = reader_of(StreamPage)
+stream_summary_of = reader_of(StreamSummary)
+category_summary_of = reader_of(CategorySummary)
+stream_metadata_of = reader_of(StreamMetadata)
+event_page_of = reader_of(EventPage)
+schema_of = reader_of(Schema)
+schema_check_of = reader_of(SchemaCheck)
+command_answer_of = reader_of(CommandAnswer)
+entity_of = reader_of(Entity)
 
 
 @understood
@@ -326,8 +280,3 @@ def moment_params(version: int | None, at: datetime | None) -> dict[str, Any]:
     if at is not None:
         params["at"] = moment_text(at)
     return params
-
-
-def _by_last_event(document: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    recorded_at = datetime.fromisoformat(document["recorded_at"])
-    return {name: document[name] for name in names} | {"recorded_at": recorded_at}

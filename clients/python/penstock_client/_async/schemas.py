@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock_client._async.connection import AsyncConnection
 from penstock_client.model import Level, Schema, SchemaCheck
-from penstock_client.wire import schema_of, segment
+from penstock_client.wire import schema_check_of, schema_of, segment
 
 
 class AsyncSchemas:
@@ -30,16 +30,9 @@ class AsyncSchemas:
 
     async def check(self, subject: str, schema: Mapping[str, Any] | str) -> SchemaCheck:
         """Say whether `add` would take it; nothing is registered."""
-        document = await self._connection.call(
-            "POST",
-            "/v1/schemas",
-            body={"subject": subject, "schema": schema},
-            params={"check": "true"},
-        )
-        return SchemaCheck(
-            subject=document["subject"],
-            compatible=document["compatible"],
-            complaints=tuple(document["complaints"]),
+        body = {"subject": subject, "schema": schema}
+        return schema_check_of(
+            await self._connection.call("POST", "/v1/schemas", body=body, params={"check": "true"})
         )
 
     async def list(self) -> tuple[Schema, ...]:
