@@ -12,8 +12,8 @@ import asyncio
 import contextlib
 import json
 import math
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -70,39 +70,6 @@ class SchemaCache(Protocol):
     def alone(self) -> AbstractAsyncContextManager[None]:
         """Keep other tasks and services from changing the schema of a type meanwhile."""
         ...
-
-
-class MemorySchemaCache:
-    """Schemas kept in this process."""
-
-    def __init__(self) -> None:
-        self._schemas: dict[int, str] = {}
-        self._subjects: dict[str, int] = {}
-        self._lock = asyncio.Lock()
-
-    async def load(self) -> KeptSchemas:
-        """Return all of them."""
-        return KeptSchemas(schemas=dict(self._schemas), subjects=dict(self._subjects))
-
-    async def schema(self, schema_id: int) -> str | None:
-        """Return the text of a schema, None when it is not kept."""
-        return self._schemas.get(schema_id)
-
-    async def written(self, subject: str) -> tuple[int, str] | None:
-        """Return what `subject` is written with now."""
-        schema_id = self._subjects.get(subject)
-        return None if schema_id is None else (schema_id, self._schemas[schema_id])
-
-    async def keep(self, subject: str, schema_id: int, schema_json: str) -> None:
-        """Keep a schema."""
-        self._schemas[schema_id] = schema_json
-        self._subjects[subject] = schema_id
-
-    @asynccontextmanager
-    async def alone(self) -> AsyncIterator[None]:
-        """Let one task in at a time."""
-        async with self._lock:
-            yield
 
 
 class Intake:

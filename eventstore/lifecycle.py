@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import Literal, get_args
 
 from kernel.errors import NotFound, StreamGone
@@ -94,11 +93,6 @@ def first_shown(policy: StreamPolicy, version: int) -> int:
         return version + 1
     newest = 0 if policy.max_count is None else version + 1 - policy.max_count
     return max(policy.truncate_before, newest, 0)
-
-
-def shown_since(policy: StreamPolicy, now: datetime) -> datetime | None:
-    """Return when events must have been recorded to be shown, None when age does not matter."""
-    return None if policy.max_age_s is None else now - timedelta(seconds=policy.max_age_s)
 
 
 def check_readable(standing: StreamStanding) -> None:

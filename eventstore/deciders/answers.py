@@ -66,19 +66,3 @@ class KeyLocks:
                 del self._held[key]
             else:
                 self._held[key] = (lock, users - 1)
-
-
-class MemoryAnswers(KeyLocks):
-    """Answers kept in this process, for as long as it lives."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._kept: dict[str, KeptAnswer] = {}
-
-    async def find(self, key: str) -> KeptAnswer | None:
-        """Return the answer that is kept for a key."""
-        return self._kept.get(key)
-
-    async def keep(self, answer: KeptAnswer) -> None:
-        """Keep an answer; the first one for a key stays."""
-        self._kept.setdefault(answer.key, answer)

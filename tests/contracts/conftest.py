@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from eventstore.memory import MemoryEventStore
+from tests.support.store.memory import MemoryEventStore
 from eventstore.postgres.store import PostgresEventStore
 
 Store = MemoryEventStore | PostgresEventStore

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from eventstore.verification.anomalies import Anomaly
+from tests.torture.verification.anomalies import Anomaly
 from tests.architecture.tree import ROOT
 from tests.docs.markdown import table
 from tests.torture.options import KILLS, Options

@@ -11,7 +11,7 @@ from uuid import UUID
 import orjson
 import pytest
 
-from eventstore.verification.history import author, event_id
+from tests.torture.verification.history import author, event_id
 from kernel.errors import InvalidRequest
 from tests.support.store.killing import MortalDatabase
 from tests.support.store.postgres import Cluster

@@ -12,13 +12,14 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 import pytest
 
-from eventstore.deciders.answers import KeptAnswer, KeptAnswers, MemoryAnswers
-from eventstore.deciders.snapshots import MOST, MemorySnapshots, Snapshot, Snapshots
+from eventstore.deciders.answers import KeptAnswer, KeptAnswers
+from eventstore.deciders.snapshots import MOST, Snapshot, Snapshots
 from eventstore.postgres.snapshots import PostgresAnswers, PostgresSnapshots, PostgresVersions
 from eventstore.postgres.store import PostgresEventStore
 from eventstore.upcasting import KeptVersions, MemoryVersions
 from kernel.positions import Position, Version
 from schemas.registry import RegisteredSchema
+from tests.support.store.memory import MemoryAnswers, MemorySnapshots
 from tests.support.services.waiting import eventually
 
 SNAPSHOT = Snapshot(

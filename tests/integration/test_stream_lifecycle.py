@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from eventstore.lifecycle import PolicyChange, StreamPolicy
-from eventstore.memory import MemoryEventStore
+from tests.support.store.memory import MemoryEventStore
 from eventstore.postgres.store import PostgresEventStore
 from eventstore.store import AppendRequest
 from kernel.clock import ManualClock

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventstore.feed import PAGE
-from eventstore.memory import MemoryEventStore
+from tests.support.store.memory import MemoryEventStore
 from eventstore.store import EventFilter
 from eventstore.tail import Tail
 from kernel.positions import Position

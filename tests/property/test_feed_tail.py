@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventstore.feed import CaughtUp, FeedReach, Head, Pages, diverged, follow
-from eventstore.memory import MemoryEventStore
+from tests.support.store.memory import MemoryEventStore
 from eventstore.store import EventFilter, EventPage
 from eventstore.tail import FRESH_S, Tail
 from kernel.errors import StoreDiverged

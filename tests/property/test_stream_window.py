@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventstore.lifecycle import SHOWS_ALL, StreamPolicy, first_shown, shown_since
+from eventstore.lifecycle import SHOWS_ALL, StreamPolicy, first_shown
 
 versions = st.integers(min_value=0, max_value=10_000)
 policies = st.builds(
@@ -49,10 +47,3 @@ def test_an_append_never_shows_what_was_hidden(policy: StreamPolicy, version: in
 @given(versions)
 def test_without_a_policy_everything_is_shown(version: int) -> None:
     assert first_shown(SHOWS_ALL, version) == 0
-    assert shown_since(SHOWS_ALL, datetime.now(UTC)) is None
-
-
-@given(st.integers(min_value=1, max_value=10**9))
-def test_age_counts_back_from_now(seconds: int) -> None:
-    now = datetime(2026, 1, 1, tzinfo=UTC)
-    assert shown_since(StreamPolicy(max_age_s=seconds), now) == now - timedelta(seconds=seconds)

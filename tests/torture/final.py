@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import psycopg
 
-from eventstore.verification.history import Seen
+from tests.torture.verification.history import Seen
 
 _FETCH = 5_000
 _ALL = """

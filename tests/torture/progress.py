@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TextIO
 
-from eventstore.verification.readers import ReaderWatch
+from tests.torture.verification.readers import ReaderWatch
 from tests.torture.board import Board
 
 _TERMINAL_S = 1.0

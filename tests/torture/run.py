@@ -22,10 +22,10 @@ import orjson
 from eventstore.postgres.migrate import migrate
 from eventstore.postgres.schema_cache import PostgresSchemaCache
 from eventstore.postgres.store import PostgresEventStore
-from eventstore.verification.anomalies import HistoryReport
-from eventstore.verification.checker import HistoryChecker
-from eventstore.verification.history import MAX_PROCESS, Seen
-from eventstore.verification.readers import ReaderWatch
+from tests.torture.verification.anomalies import HistoryReport
+from tests.torture.verification.checker import HistoryChecker
+from tests.torture.verification.history import MAX_PROCESS, Seen
+from tests.torture.verification.readers import ReaderWatch
 from kernel.errors import InvalidRequest, Unavailable
 from tests.torture.board import Board
 from tests.torture.database import Database

@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import orjson
 
-from eventstore.verification.history import Seen
-from eventstore.verification.readers import ReaderWatch
+from tests.torture.verification.history import Seen
+from tests.torture.verification.readers import ReaderWatch
 from tests.torture.services import Fleet
 
 _SILENT_S = 20.0

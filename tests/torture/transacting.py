@@ -15,8 +15,8 @@ import psycopg
 from eventstore.postgres.connect import conninfo
 from eventstore.postgres.in_transaction import append_encoded
 from eventstore.store import EncodedEvent
-from eventstore.verification.checker import HistoryChecker
-from eventstore.verification.history import (
+from tests.torture.verification.checker import HistoryChecker
+from tests.torture.verification.history import (
     VERSION_CONFLICT,
     Accepted,
     AppendOperation,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from eventstore.conditions import Condition, Query, QueryItem
 from eventstore.store import Expected
-from eventstore.verification.history import Accepted, Write
+from tests.torture.verification.history import Accepted, Write
 from kernel.positions import Position, Version
 from tests.torture.options import Options
 

@@ -11,8 +11,8 @@ import httpx
 import orjson
 
 from eventstore.store import StreamAppended
-from eventstore.verification.checker import HistoryChecker
-from eventstore.verification.history import (
+from tests.torture.verification.checker import HistoryChecker
+from tests.torture.verification.history import (
     VERSION_CONFLICT,
     Accepted,
     AppendOperation,

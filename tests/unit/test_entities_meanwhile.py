@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from eventstore.deciders.tasks import MakeSnapshot
-from eventstore.memory import MemoryEventStore
+from tests.support.store.memory import MemoryEventStore
 from eventstore.store import Direction, StreamPage
 from kernel.errors import NotFound, Unavailable
 from tests.support.store.deciding import STREAM, HereWorkers, counter, world

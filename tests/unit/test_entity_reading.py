@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from eventstore.memory import MemoryEventStore
+from tests.support.store.memory import MemoryEventStore
 from eventstore.store import Direction, StreamPage
 from tests.support.store.deciding import STREAM, counter, world
 

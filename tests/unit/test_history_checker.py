@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from eventstore.store import Expected
-from eventstore.verification.anomalies import EXAMPLES, Anomaly
-from eventstore.verification.checker import HistoryChecker
-from eventstore.verification.history import (
+from tests.torture.verification.anomalies import EXAMPLES, Anomaly
+from tests.torture.verification.checker import HistoryChecker
+from tests.torture.verification.history import (
     CONDITION_FAILED,
     MAX_NUMBER,
     MAX_PROCESS,
@@ -22,7 +22,7 @@ from eventstore.verification.history import (
     author,
     event_id,
 )
-from eventstore.verification.ledger import IdSet
+from tests.torture.verification.ledger import IdSet
 from kernel.errors import InvalidRequest
 from kernel.positions import Version
 from tests.support.store.forged import RUN, History, Step, happened

@@ -14,13 +14,14 @@ from eventstore.codecs import Codecs
 from eventstore.deciders import Event
 from eventstore.deciders.kit import Scenarios
 from eventstore.deciders.workspace_code import load_code
-from eventstore.intake import Intake, MemorySchemaCache
+from eventstore.intake import Intake
 from eventstore.upcasting import MemoryVersions, Upcasting
 from kernel.positions import Position, Version
 from schemas.compatibility import complaints
 from schemas.records import NewEvent, RecordedEvent
 from schemas.registry import MemoryRegistry
 from tests.architecture.tree import ROOT
+from tests.support.store.memory import MemorySchemaCache
 
 PAYMENTS = ROOT / "examples/payments"
 CODE = load_code(PAYMENTS)

@@ -9,11 +9,12 @@ from uuid import uuid4
 import pytest
 
 from eventstore.codecs import Codecs
-from eventstore.intake import Intake, MemorySchemaCache
+from eventstore.intake import Intake
 from kernel.errors import Conflict, InvalidRequest, Misconfigured
 from schemas.records import NewEvent
 from schemas.registry import MemoryRegistry
 from schemas.registry_refill import MOST_LOST, refill
+from tests.support.store.memory import MemorySchemaCache
 
 
 def record(name: str) -> str:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from eventstore.codecs import Codecs
 from eventstore.decode import EventDecoder
-from eventstore.intake import Intake, MemorySchemaCache
+from eventstore.intake import Intake
 from eventstore.store import EncodedEvent
 from kernel.positions import KafkaOffset
 from lake.layout import Lake
@@ -30,6 +30,7 @@ from projections.run.derived_tables import Brought, DerivedTables
 from schemas.records import KafkaRecord, NewEvent
 from schemas.registry import MemoryRegistry
 from tests.support.lake.ingested import BatchedLake
+from tests.support.store.memory import MemorySchemaCache
 
 STORE = "0b0f7a0e-0000-4000-8000-000000000002"
 AT = datetime(2013, 1, 1, tzinfo=UTC)

@@ -13,15 +13,18 @@ from typing import Any, TypeVar
 
 from eventstore.codecs import Codecs
 from eventstore.deciders import Command, Decider, Event, Refused
-from eventstore.deciders.answers import MemoryAnswers
 from eventstore.deciders.entities import Entities, LoadedDecider
 from eventstore.deciders.handling import CommandHandler, CommandRequest
-from eventstore.deciders.snapshots import MemorySnapshots
 from eventstore.deciders.tasks import Code, DeciderTask
 from eventstore.deciders.workers import perform
 from eventstore.ids import new_id
-from eventstore.intake import Intake, MemorySchemaCache
-from eventstore.memory import MemoryEventStore
+from eventstore.intake import Intake
+from tests.support.store.memory import (
+    MemoryAnswers,
+    MemoryEventStore,
+    MemorySchemaCache,
+    MemorySnapshots,
+)
 from eventstore.store import AppendRequest, StreamAppend
 from eventstore.upcasting import MemoryVersions, Upcaster, Upcasting
 from kernel.retry import Backoff

@@ -7,9 +7,9 @@ from typing import Literal
 
 from eventstore.conditions import Condition, Query, QueryItem
 from eventstore.store import Expected, StreamAppended
-from eventstore.verification.anomalies import HistoryReport
-from eventstore.verification.checker import HistoryChecker
-from eventstore.verification.history import (
+from tests.torture.verification.anomalies import HistoryReport
+from tests.torture.verification.checker import HistoryChecker
+from tests.torture.verification.history import (
     CONDITION_FAILED,
     VERSION_CONFLICT,
     Accepted,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from eventstore.verification.anomalies import Anomaly, Findings
-from eventstore.verification.boundaries import Boundaries
-from eventstore.verification.history import Seen, author
-from eventstore.verification.ledger import (
+from tests.torture.verification.anomalies import Anomaly, Findings
+from tests.torture.verification.boundaries import Boundaries
+from tests.torture.verification.history import Seen, author
+from tests.torture.verification.ledger import (
     ACCEPTED,
     NEVER,
     REFUSED,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from eventstore.verification.anomalies import Anomaly, Findings
-from eventstore.verification.history import Seen, author
-from eventstore.verification.ledger import IdSet
+from tests.torture.verification.anomalies import Anomaly, Findings
+from tests.torture.verification.history import Seen, author
+from tests.torture.verification.ledger import IdSet
 
 MARK_EVERY = 1_000
 _MASK = 2**64 - 1

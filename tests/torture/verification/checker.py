@@ -13,17 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from eventstore.verification.anomalies import Anomaly, Findings, HistoryReport
-from eventstore.verification.boundaries import Boundaries
-from eventstore.verification.history import (
+from tests.torture.verification.anomalies import Anomaly, Findings, HistoryReport
+from tests.torture.verification.boundaries import Boundaries
+from tests.torture.verification.history import (
     CONDITION_FAILED,
     AppendOperation,
     RefusedAppend,
     Seen,
 )
-from eventstore.verification.ledger import WriteLedger
-from eventstore.verification.readers import ReaderComparison, ReaderWatch
-from eventstore.verification.scan import HistoryScan
+from tests.torture.verification.ledger import WriteLedger
+from tests.torture.verification.readers import ReaderComparison, ReaderWatch
+from tests.torture.verification.scan import HistoryScan
 
 _MASK = 2**64 - 1
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from eventstore.conditions import Condition
-from eventstore.verification.anomalies import Anomaly, Findings
-from eventstore.verification.history import Seen
+from tests.torture.verification.anomalies import Anomaly, Findings
+from tests.torture.verification.history import Seen
 
 
 @dataclass(slots=True, eq=False)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Final, assert_never
 
 from eventstore.store import Expected, StreamAppended
-from eventstore.verification.anomalies import Anomaly, Findings
-from eventstore.verification.history import (
+from tests.torture.verification.anomalies import Anomaly, Findings
+from tests.torture.verification.history import (
     VERSION_CONFLICT,
     Accepted,
     AppendOperation,

@@ -1,4 +1,4 @@
-"""The event store in memory: for tests of what uses a store, and to think with.
+"""The event store in memory, and what deciders keep beside it: for tests of what uses a store.
 
 It shares the appender and the rules with the one in PostgreSQL; only the group's commit differs.
 """
@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from eventstore.appender import Appender, AppendLimits, AppendObserver
@@ -26,7 +27,10 @@ from eventstore.decision import (
     same_bytes,
     streams_of,
 )
+from eventstore.deciders.answers import KeptAnswer, KeyLocks
+from eventstore.deciders.snapshots import Snapshot, Stands, kept_beside
 from eventstore.feed import Head
+from eventstore.intake import KeptSchemas
 from eventstore.lifecycle import (
     SHOWS_ALL,
     StreamPolicy,
@@ -35,7 +39,6 @@ from eventstore.lifecycle import (
     first_shown,
     is_metadata,
     metadata_stream,
-    shown_since,
 )
 from eventstore.listing import COUNTED_STREAMS, CategorySummary, StreamRange, StreamSummary
 from eventstore.names import unknown_event, unknown_stream
@@ -148,9 +151,9 @@ class MemoryEventStore:
         standing = await self.standing(stream)
         check_readable(standing)
         events = self._group.streams[stream]
-        since = shown_since(standing.policy, self._group.clock.now())
         floor = first_shown(standing.policy, standing.version)
-        if since is not None:
+        if standing.policy.max_age_s is not None:
+            since = self._group.clock.now() - timedelta(seconds=standing.policy.max_age_s)
             floor = max(floor, sum(event.recorded_at < since for event in events))
         if direction == "forward":
             first = max(from_version or 0, floor)
@@ -270,3 +273,91 @@ def _record(place: Placed, store_id: str) -> RecordedEvent:
         occurred_at=place.occurred_at,
         recorded_at=place.recorded_at,
     )
+
+
+class MemoryAnswers(KeyLocks):
+    """Answers kept in this process, for as long as it lives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kept: dict[str, KeptAnswer] = {}
+
+    async def find(self, key: str) -> KeptAnswer | None:
+        """Return the answer that is kept for a key."""
+        return self._kept.get(key)
+
+    async def keep(self, answer: KeptAnswer) -> None:
+        """Keep an answer; the first one for a key stays."""
+        self._kept.setdefault(answer.key, answer)
+
+
+class MemorySnapshots:
+    """Snapshots kept in this process."""
+
+    def __init__(self) -> None:
+        self.kept: dict[tuple[str, str], dict[Version, Snapshot]] = {}
+
+    async def newest(
+        self,
+        stream: str,
+        decider: str,
+        *,
+        version: int | None = None,
+        at: datetime | None = None,
+    ) -> Snapshot | None:
+        """Return the greatest that fits."""
+        fitting = [
+            each
+            for each in self.kept.get((stream, decider), {}).values()
+            if (version is None or each.version <= version)
+            and (at is None or each.recorded_at <= at)
+        ]
+        return max(fitting, key=lambda each: each.version, default=None)
+
+    async def would_keep(self, stream: str, decider: str, stand: Stands) -> bool:
+        """Look at what is kept."""
+        stay = kept_beside(stand, self.kept.get((stream, decider), {}).values())
+        return stay is not None and stand.version in stay
+
+    async def keep(self, snapshot: Snapshot) -> None:
+        """Keep a snapshot beside others."""
+        key = (snapshot.stream, snapshot.decider)
+        kept = self.kept.get(key, {})
+        stay = kept_beside(snapshot, kept.values())
+        if stay is None:
+            return
+        kept = {**kept, snapshot.version: snapshot}
+        self.kept[key] = {version: each for version, each in kept.items() if version in stay}
+
+
+class MemorySchemaCache:
+    """Schemas kept in this process."""
+
+    def __init__(self) -> None:
+        self._schemas: dict[int, str] = {}
+        self._subjects: dict[str, int] = {}
+        self._lock = asyncio.Lock()
+
+    async def load(self) -> KeptSchemas:
+        """Return all of them."""
+        return KeptSchemas(schemas=dict(self._schemas), subjects=dict(self._subjects))
+
+    async def schema(self, schema_id: int) -> str | None:
+        """Return the text of a schema, None when it is not kept."""
+        return self._schemas.get(schema_id)
+
+    async def written(self, subject: str) -> tuple[int, str] | None:
+        """Return what `subject` is written with now."""
+        schema_id = self._subjects.get(subject)
+        return None if schema_id is None else (schema_id, self._schemas[schema_id])
+
+    async def keep(self, subject: str, schema_id: int, schema_json: str) -> None:
+        """Keep a schema."""
+        self._schemas[schema_id] = schema_json
+        self._subjects[subject] = schema_id
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        """Let one task in at a time."""
+        async with self._lock:
+            yield
