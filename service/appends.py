@@ -21,7 +21,6 @@ from eventstore.store import (
     EncodedEvent,
     Expected,
     StreamAppend,
-    StreamAppended,
 )
 from service.bodies import StreamBody, append_bodies, stream_body
 from service.cloudevents import append_body
@@ -84,7 +83,7 @@ def answer_to(runtime: Runtime, begun: Begun) -> Answer:
     (answer,) = appended.appends
     return Answer(
         _status(appended),
-        orjson.dumps(_answer(answer)),
+        orjson.dumps(answer),
         (
             (b"content-type", JSON),
             (b"etag", b'"%d"' % answer.last_version),
@@ -116,10 +115,9 @@ async def append_to_streams(runtime: Runtime, scope: Scope, receive: Receive, se
     parsed = append_bodies(body, context_of(runtime.config, headers))
     appended = await _append(opened, parsed.entries, parsed.condition)
     runtime.metrics.append_seconds.observe(time.perf_counter() - begun)
-    document = {"appends": [_answer(answer) for answer in appended.appends]}
     named = category_header(*(answer.stream for answer in appended.appends))
     told = [(name.encode(), value.encode()) for name, value in named.items()]
-    await respond(send, _status(appended), orjson.dumps(document), told)
+    await respond(send, _status(appended), orjson.dumps({"appends": appended.appends}), told)
 
 
 async def _append(
@@ -171,13 +169,3 @@ def _stream_append(
 
 def _status(appended: Appended) -> int:
     return 200 if appended.repeated else 201
-
-
-def _answer(answer: StreamAppended) -> dict[str, object]:
-    return {
-        "stream": answer.stream,
-        "first_version": answer.first_version,
-        "last_version": answer.last_version,
-        "first_position": answer.first_position,
-        "last_position": answer.last_position,
-    }

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
+from eventstore.deciders.entities import Entities, Entity
 from eventstore.deciders.explanation import MOST_EVENTS, FieldChange
 from eventstore.deciders.handling import CommandRequest
 from eventstore.deciders.live_deciders import Deciders
@@ -17,23 +18,22 @@ from eventstore.ids import new_id
 from eventstore.names import CAUSATION_ID, CORRELATION_ID, category_of
 from kernel.errors import InvalidRequest, NotFound
 from schemas.json_values import shown
+from schemas.records import RecordedEvent
 from service.bodies import moment_of, parse_json
 from service.http import read_body
 from service.idempotency import idempotency_key
 from service.models import json_body
+from service.openapi_shapes import MAX_VERSION
 from service.preconditions import Preconditioned, precondition_of
-from service.render import dump, event_fragments
+from service.render import answer, event_fragments
 from service.requests import runtime_of
 from service.tracing import tracing_of
 
 router = APIRouter(prefix="/v1")
-_JSON = "application/json"
-_MOST = 2**62
-"""Greater than any version, and small enough for PostgreSQL."""
 _EXPLAINED = 50
 _CLOCKS = timedelta(minutes=1)
 """So far the clocks of a caller and of the service may be apart: who asks for now gets now."""
-_Version = Annotated[int | None, Query(ge=0, le=_MOST, description="After this event")]
+_Version = Annotated[int | None, Query(ge=0, le=MAX_VERSION, description="After this event")]
 _At = Annotated[str | None, Query(description="As of this recorded time, ISO 8601 with an offset")]
 _BODY = json_body({"type": "object"}, required=False)
 
@@ -51,7 +51,7 @@ async def list_deciders(request: Request) -> Response:
         }
         for category, found in sorted(deciders.items())
     ]
-    return Response(dump({"deciders": documents}), media_type=_JSON)
+    return answer({"deciders": documents})
 
 
 @router.post(
@@ -94,12 +94,7 @@ async def send_command(request: Request, category: str, id: str, command: str) -
         "events": await event_fragments(handled.events, opened.intake),
     }
     created = handled.events and not handled.repeated
-    return Response(
-        dump(document),
-        status_code=201 if created else 200,
-        media_type=_JSON,
-        headers=_etag(handled.version),
-    )
+    return answer(document, status=201 if created else 200, headers=_etag(handled.version))
 
 
 @router.get("/entities/{category}/{id}", summary="The state of an entity")
@@ -112,17 +107,8 @@ async def show_entity(
     entity = await entities.load(category, stream, version=version, at=moment)
     if entity.version is None:
         raise _absent(category, id, at)
-    document = {
-        "stream": stream,
-        "category": category,
-        "id": id,
-        "version": entity.version,
-        "position": entity.position,
-        "recorded_at": entity.recorded_at,
-        "decider_version": entities.decider(category).version,
-        "state": await entities.frozen(entity),
-    }
-    return Response(dump(document), media_type=_JSON, headers=_etag(entity.version))
+    document = _document(entities, category, id, entity, await entities.frozen(entity))
+    return answer(document, headers=_etag(entity.version))
 
 
 @router.get("/entities/{category}/{id}/explain", summary="How an entity came to its state")
@@ -147,15 +133,7 @@ async def explain_entity(
         raise _absent(category, id, at)
     intake = runtime_of(request).opened.intake
     shown = await event_fragments((step.event for step in found.events), intake)
-    document = {
-        "stream": stream,
-        "category": category,
-        "id": id,
-        "version": found.last.version,
-        "position": found.last.position,
-        "recorded_at": found.last.recorded_at,
-        "decider_version": entities.decider(category).version,
-        "state": found.after,
+    document = _document(entities, category, id, found.last, found.after) | {
         "before": found.before,
         "events": [
             {"event": event, "changes": [*map(_change, step.changes)]}
@@ -163,7 +141,22 @@ async def explain_entity(
         ],
         "earlier": found.earlier,
     }
-    return Response(dump(document), media_type=_JSON, headers=_etag(found.last.version))
+    return answer(document, headers=_etag(found.last.version))
+
+
+def _document(
+    entities: Entities, category: str, id_: str, last: Entity | RecordedEvent, state: object
+) -> dict[str, object]:
+    return {
+        "stream": last.stream,
+        "category": category,
+        "id": id_,
+        "version": last.version,
+        "position": last.position,
+        "recorded_at": last.recorded_at,
+        "decider_version": entities.decider(category).version,
+        "state": state,
+    }
 
 
 def _moment(version: int | None, at: str | None) -> datetime | None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import orjson
 from fastapi import APIRouter, Request, Response
 
 from eventstore.postgres.in_transaction import given_event
 from service.bodies import encode_body
-from service.http import JSON, read_body
+from service.http import read_body
 from service.models import json_body
 from service.preconditions import refuse_preconditions
+from service.render import answer
 from service.requests import context_of, runtime_of
 
 router = APIRouter(prefix="/v1")
@@ -28,5 +28,4 @@ async def encode_events(request: Request) -> Response:
     body = await read_body(request.scope, request.receive, runtime.config.max_body_bytes)
     parsed = encode_body(body, context_of(runtime.config, headers))
     encoded = await runtime.opened.intake.encode(parsed.category, parsed.events)
-    document = {"stream": parsed.stream, "events": [given_event(event) for event in encoded]}
-    return Response(orjson.dumps(document), media_type=JSON.decode())
+    return answer({"stream": parsed.stream, "events": [given_event(event) for event in encoded]})

@@ -13,6 +13,7 @@ from fastapi import APIRouter, Request, Response
 from eventstore.postgres.old_snapshots import OpenSnapshot
 from kernel.errors import PenstockError
 from service.metrics import CONTENT_TYPE
+from service.render import answer
 from service.requests import runtime_of
 from service.runtime import Runtime
 from service.standstills import of_service
@@ -23,7 +24,7 @@ router = APIRouter()
 @router.get("/health/live", summary="Does the process answer")
 async def live() -> Response:
     """Answer 200 as long as the process serves requests at all."""
-    return Response(b'{"status":"live"}', media_type="application/json")
+    return answer({"status": "live"})
 
 
 @router.get("/health/ready", summary="Are appends and reads accepted")
@@ -45,11 +46,7 @@ async def ready(request: Request) -> Response:
     }
     if runtime.admission.bears(dict(request.scope["headers"])):
         document |= {"reasons": look.told(), **account}
-    return Response(
-        orjson.dumps(document),
-        status_code=503 if look.reasons else 200,
-        media_type="application/json",
-    )
+    return answer(document, status=503 if look.reasons else 200)
 
 
 @router.get("/metrics", summary="Metrics for Prometheus")

@@ -24,9 +24,9 @@ from kernel.errors import IdReused, Overloaded, PenstockError
 from schemas.records import NewEvent
 from service.bodies import RequestContext, imported_event
 from service.connections import connection_of, silent_body
-from service.http import JSON
 from service.preconditions import refuse_preconditions
 from service.problems import HttpRefusal, refusal
+from service.render import answer
 from service.requests import context_of, runtime_of
 from service.runtime import Opened, Runtime
 
@@ -104,7 +104,7 @@ async def import_events(
         refused.problem.fields.update({"line": progress.at} | refused.problem.fields)
         refused.problem.fields.update(progress.document())
         raise
-    return Response(orjson.dumps(progress.document()), media_type=JSON.decode())
+    return answer(progress.document())
 
 
 async def _import(

@@ -7,12 +7,11 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from service.lake_documents import epoch_document, table_list, table_shown
-from service.render import dump
+from service.openapi_shapes import MAX_VERSION
+from service.render import answer
 from service.requests import runtime_of
 
 router = APIRouter(prefix="/v1")
-_JSON: Final = "application/json"
-_MOST: Final = 2**62
 _MOST_COMMITS: Final = 1_000
 
 Limit = Annotated[int, Query(ge=1, le=_MOST_COMMITS, description="At most so many, newest first")]
@@ -23,7 +22,7 @@ async def list_tables(request: Request) -> Response:
     """Return every table with version, rows and size, and why one is held."""
     reader = runtime_of(request).lake
     found = await reader.scan(lambda: table_list(reader.lake))
-    return Response(dump({"tables": found}), media_type=_JSON)
+    return answer({"tables": found})
 
 
 @router.get("/tables/{table:path}", summary="Show a table and its commits")
@@ -33,7 +32,7 @@ async def show_table(request: Request, table: str, limit: Limit = 20) -> Respons
     """
     reader = runtime_of(request).lake
     found = await reader.scan(lambda: table_shown(reader.lake, table, commits=limit))
-    return Response(dump(found), media_type=_JSON)
+    return answer(found)
 
 
 @router.get("/epochs", summary="List committed epochs")
@@ -41,7 +40,7 @@ async def list_epochs(
     request: Request,
     limit: Limit = 20,
     before: Annotated[
-        int | None, Query(ge=1, le=_MOST, description="Only epochs before this one")
+        int | None, Query(ge=1, le=MAX_VERSION, description="Only epochs before this one")
     ] = None,
 ) -> Response:
     """Return epochs, newest first: offsets in, table versions out.
@@ -57,15 +56,14 @@ async def list_epochs(
         "epochs": [epoch_document(each) for each in found],
         "next_before": last if last > 1 else None,
     }
-    return Response(dump(document), media_type=_JSON)
+    return answer(document)
 
 
 @router.get("/epochs/{epoch}", summary="Show an epoch")
-async def show_epoch(request: Request, epoch: Annotated[int, Path(ge=1, le=_MOST)]) -> Response:
+async def show_epoch(request: Request, epoch: Annotated[int, Path(ge=1, le=MAX_VERSION)]) -> Response:
     """Return one epoch: offsets, heads, cuts, and the version of every table that belongs to it."""
     from projections.serve.epochs import epoch_at
 
     reader = runtime_of(request).lake
     found = await reader.scan(lambda: epoch_at(reader.lake, epoch))
-    headers = {"penstock-epoch": str(epoch)}
-    return Response(dump(epoch_document(found)), media_type=_JSON, headers=headers)
+    return answer(epoch_document(found), headers={"penstock-epoch": str(epoch)})

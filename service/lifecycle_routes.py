@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
-import orjson
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -12,6 +12,7 @@ from eventstore.lifecycle import StreamStanding
 from eventstore.policies import PolicyChanged, StreamPolicies
 from service.models import body_of, described
 from service.preconditions import Preconditioned, precondition_of
+from service.render import answer
 from service.requests import runtime_of
 
 router = APIRouter(prefix="/v1/streams/{stream}")
@@ -101,17 +102,7 @@ def _policies(request: Request) -> StreamPolicies:
 
 
 def _document(standing: StreamStanding) -> dict[str, object]:
-    policy = standing.policy
-    return {
-        "stream": standing.stream,
-        "version": standing.version,
-        "deleted": policy.deleted,
-        "tombstoned": policy.tombstoned,
-        "truncate_before": policy.truncate_before,
-        "max_age_s": policy.max_age_s,
-        "max_count": policy.max_count,
-        "archived_up_to": policy.archived_up_to,
-    }
+    return {"stream": standing.stream, "version": standing.version, **asdict(standing.policy)}
 
 
 def _changed(changed: PolicyChanged) -> Response:
@@ -122,4 +113,4 @@ def _changed(changed: PolicyChanged) -> Response:
 def _answer(standing: StreamStanding, document: dict[str, object]) -> Response:
     version = standing.metadata_version
     headers = {} if version is None else {"etag": f'"{version}"'}
-    return Response(orjson.dumps(document), media_type="application/json", headers=headers)
+    return answer(document, headers=headers)

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from service.cloudevents import BATCH, EVENT
-from service.openapi_lake import LAKE_COMPONENTS
 from service.openapi_shapes import (
     COMPONENTS,
     EXPECTED,
@@ -18,6 +17,7 @@ from service.openapi_shapes import (
     PATH_PARTS,
     STREAM_NAME,
     TEXT,
+    WHOLE,
     Shape,
     listed,
     record,
@@ -177,9 +177,7 @@ ANSWERS: Final[dict[str, Answers]] = {
 }
 
 _EVENTS: Final = listed(ref("NewEvent"), minItems=1, maxItems=1_000)
-_CONDITION: Final[Shape] = record(
-    {"query": ref("Query"), "after": {"type": "integer", "minimum": 0, "maximum": MAX_VERSION}}
-)
+_CONDITION: Final[Shape] = record("query Query", also={"after": WHOLE | {"maximum": MAX_VERSION}})
 _CONDITIONAL: Final = [
     {
         "name": name,
@@ -257,7 +255,7 @@ def completed(document: dict[str, Any]) -> dict[str, Any]:
     for path, operations in APPEND_PATHS.items():
         document["paths"].setdefault(path, {}).update(operations)
     components = document.setdefault("components", {})
-    components.setdefault("schemas", {}).update(COMPONENTS | LAKE_COMPONENTS)
+    components.setdefault("schemas", {}).update(COMPONENTS)
     components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     document["security"] = [{}, {"token": []}]
     for path, operations in document["paths"].items():

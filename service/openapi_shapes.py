@@ -1,7 +1,12 @@
-"""The shapes of requests and answers, as components of the OpenAPI document."""
+"""The shapes of requests and answers, as components of the OpenAPI document.
+
+A word stands for most shapes: `text`, `whole?` for one that may be null, `[Event]` for a list of
+what the component `Event` describes.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from eventstore.names import CATEGORY
@@ -13,7 +18,13 @@ TEXT: Final[Shape] = {"type": "string"}
 UUID: Final[Shape] = {"type": "string", "format": "uuid"}
 TIME: Final[Shape] = {"type": "string", "format": "date-time"}
 OBJECT: Final[Shape] = {"type": "object"}
+SECONDS: Final[Shape] = {"type": "number", "minimum": 0}
+_WORDS: Final[dict[str, Shape]] = {
+    **{"whole": WHOLE, "text": TEXT, "uuid": UUID, "time": TIME, "object": OBJECT, "any": {}},
+    **{"seconds": SECONDS, "flag": {"type": "boolean"}},
+}
 MAX_VERSION: Final = 2**62
+"""Greater than any version or position, and small enough for PostgreSQL."""
 
 STREAM_NAME: Final[Shape] = {
     "type": "string",
@@ -50,8 +61,19 @@ def listed(items: Shape, **more: Any) -> Shape:
     return {"type": "array", "items": items, **more}
 
 
-def record(properties: dict[str, Shape], *, optional: tuple[str, ...] = ()) -> Shape:
-    """Return the shape of an object; all fields are there but the optional ones."""
+def fields(text: str) -> dict[str, Shape]:
+    """Return the shapes of fields by name, as `stream text, version whole` says them."""
+    return {name: _meant(word) for name, word in map(str.split, text.split(","))}
+
+
+def record(
+    text: str = "", *, optional: Collection[str] = (), also: Mapping[str, Shape] | None = None
+) -> Shape:
+    """Return the shape of an object: the fields of a text, and those `also` that no word says.
+
+    All of them are there but the optional ones.
+    """
+    properties = {**(fields(text) if text else {}), **(also or {})}
     return {
         "type": "object",
         "required": [name for name in properties if name not in optional],
@@ -59,14 +81,22 @@ def record(properties: dict[str, Shape], *, optional: tuple[str, ...] = ()) -> S
     }
 
 
-def or_null(shape: Shape) -> Shape:
-    """Return the shape of something that may be null."""
-    return {"anyOf": [shape, {"type": "null"}]}
+def chosen(*words: str) -> Shape:
+    """Return the shape of a text that is one of some words."""
+    return {"type": "string", "enum": [*words]}
 
 
 def ref(name: str) -> Shape:
     """Return a reference to a component."""
     return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _meant(word: str) -> Shape:
+    if word.endswith("?"):
+        return {"anyOf": [_meant(word[:-1]), {"type": "null"}]}
+    if word.startswith("["):
+        return listed(_meant(word[1:-1]))
+    return _WORDS[word] if word in _WORDS else ref(word)
 
 
 _QUERY_ITEM: Final[Shape] = {
@@ -77,62 +107,31 @@ _QUERY_ITEM: Final[Shape] = {
         "tags": listed(TAG),
     },
 }
-_APPENDED: Final[Shape] = record(
-    {
-        "stream": TEXT,
-        "first_version": WHOLE,
-        "last_version": WHOLE,
-        "first_position": WHOLE,
-        "last_position": WHOLE,
-    }
+_OF_STREAM: Final = (
+    "stream text, version whole, deleted flag, tombstoned flag, truncate_before whole, "
+    "max_age_s whole?, max_count whole?, archived_up_to whole"
 )
-_STANDING: Final[Shape] = record(
-    {
-        "name": TEXT,
-        "state": {"type": "string", "enum": ["behind", "caught-up", "parked-full"]},
-        "filter": {
-            "type": "object",
-            "properties": {
-                name: or_null(TEXT) for name in ("category", "type", "stream_prefix", "tag")
-            },
-        },
-        **{
-            name: WHOLE
-            for name in (
-                *("started_after", "checkpoint", "head", "lag_events", "in_flight"),
-                *("waiting", "parked", "redelivered", "max_deliveries", "max_in_flight"),
-                *("look_ahead", "max_parked"),
-            )
-        },
-        **{
-            name: {"type": "number", "minimum": 0}
-            for name in ("lag_seconds", "ack_timeout_s", "backoff_s", "backoff_cap_s")
-        },
-    }
+_ENTITY: Final = (
+    "stream text, category text, id text, version whole, position whole, recorded_at time, "
+    "decider_version whole, state any"
 )
-
-_STANDING_OF_STREAM: Final[dict[str, Shape]] = {
-    "stream": TEXT,
-    "version": WHOLE,
-    "deleted": {"type": "boolean"},
-    "tombstoned": {"type": "boolean"},
-    "truncate_before": WHOLE,
-    "max_age_s": or_null(WHOLE),
-    "max_count": or_null(WHOLE),
-    "archived_up_to": WHOLE,
+_PROJECTION: Final = (
+    "name text, generation whole, epoch whole?, newest_epoch whole, rows whole, "
+    "lag_events whole, lag_s seconds"
+)
+_DEPLOYED: Final[dict[str, Shape]] = {
+    "status": chosen("live", "paused"),
+    "text": TEXT | {"description": "Its SQL"},
 }
-
-_ENTITY: Final[dict[str, Shape]] = {
-    "stream": TEXT,
-    "category": TEXT,
-    "id": TEXT,
-    "version": WHOLE,
-    "position": WHOLE,
-    "recorded_at": TIME,
-    "decider_version": WHOLE,
-    "state": {},
-}
-_CHANGE: Final[Shape] = record({"field": TEXT, "from": {}, "to": {}}, optional=("from", "to"))
+_EPOCH: Final = record(
+    "epoch whole, run_id text, batch_id whole, end object, heads object, cuts object, "
+    "pending_from object, tables object, counts object, timings_ms object, topics object, "
+    "at time, installs [whole]"
+)
+_TABLE: Final = (
+    "name text, path text, version whole, rows whole, bytes whole, files whole, "
+    "committed_at time, held text?"
+)
 
 COMPONENTS: Final[dict[str, Shape]] = {
     "NewEvent": {
@@ -149,21 +148,10 @@ COMPONENTS: Final[dict[str, Shape]] = {
         },
     },
     "Event": record(
-        {
-            "id": UUID,
-            "stream": TEXT,
-            "category": TEXT,
-            "version": WHOLE,
-            "position": WHOLE,
-            "type": TEXT,
-            "schema_id": WHOLE,
-            "data": or_null(OBJECT),
-            "metadata": OBJECT,
-            "tags": listed(TEXT),
-            "occurred_at": TIME,
-            "recorded_at": TIME,
-            "unreadable": TEXT | {"description": "Why the data cannot be shown and are null"},
-        },
+        "id uuid, stream text, category text, version whole, position whole, type text, "
+        "schema_id whole, data object?, metadata object, tags [text], occurred_at time, "
+        "recorded_at time",
+        also={"unreadable": TEXT | {"description": "Why the data cannot be shown and are null"}},
         optional=("unreadable",),
     ),
     "CloudEvent": {
@@ -171,151 +159,148 @@ COMPONENTS: Final[dict[str, Shape]] = {
         "required": ["specversion", "id", "source", "type", "data"],
         "properties": {
             "specversion": {"const": "1.0"},
-            "id": {"type": "string", "minLength": 1},
-            "source": {"type": "string", "minLength": 1},
-            "type": {"type": "string", "minLength": 1},
-            "subject": TEXT,
-            "time": TIME,
-            "data": OBJECT,
+            **dict.fromkeys(("id", "source", "type"), {"type": "string", "minLength": 1}),
+            **fields("subject text, time time, data object"),
         },
     },
-    "Appended": _APPENDED,
-    "AppendedToStreams": record({"appends": listed(ref("Appended"))}),
+    "Appended": record(
+        "stream text, first_version whole, last_version whole, first_position whole, "
+        "last_position whole"
+    ),
+    "AppendedToStreams": record("appends [Appended]"),
     "Query": listed(_QUERY_ITEM, minItems=1),
-    "StreamPage": record({"stream": TEXT, "version": WHOLE, "events": listed(ref("Event"))}),
-    "EventPage": record({"events": listed(ref("Event")), "head": WHOLE, "next_after": WHOLE}),
+    "StreamPage": record("stream text, version whole, events [Event]"),
+    "EventPage": record("events [Event], head whole, next_after whole"),
     "StreamList": record(
-        {
+        "next_after text?",
+        also={
             "streams": listed(
                 record(
-                    {
-                        "stream": TEXT,
-                        "category": TEXT,
-                        "version": WHOLE,
-                        "position": WHOLE,
-                        "recorded_at": TIME,
-                        "deleted": {"type": "boolean"},
-                        "tombstoned": {"type": "boolean"},
-                    }
+                    "stream text, category text, version whole, position whole, "
+                    "recorded_at time, deleted flag, tombstoned flag"
                 )
-            ),
-            "next_after": or_null(TEXT),
-        }
+            )
+        },
     ),
     "CategoryList": record(
-        {
+        also={
             "categories": listed(
-                record(
-                    {
-                        "category": TEXT,
-                        "streams": WHOLE,
-                        "more": {"type": "boolean"},
-                        "position": WHOLE,
-                        "recorded_at": TIME,
-                    }
-                )
+                record("category text, streams whole, more flag, position whole, recorded_at time")
             )
         }
     ),
-    "StoreId": record({"store": TEXT, "head": WHOLE}),
+    "StoreId": record("store text, head whole"),
     "FeedMark": record(
-        {
-            "event": {
-                "type": "string",
-                "enum": ["caught-up", "checkpoint", "heartbeat", "evicted", "failed"],
-            },
-            "position": WHOLE,
-            "problem": ref("Problem"),
-        },
+        "position whole, problem Problem",
+        also={"event": chosen("caught-up", "checkpoint", "heartbeat", "evicted", "failed")},
         optional=("position", "problem"),
     ),
-    "StreamMetadata": record(_STANDING_OF_STREAM),
-    "StreamChanged": record(_STANDING_OF_STREAM | {"position": or_null(WHOLE)}),
-    "Imported": record(
-        {"lines": WHOLE, "appended": WHOLE, "repeated": WHOLE, "last_position": WHOLE}
-    ),
-    "Encoded": record({"stream": TEXT, "events": listed(OBJECT)}),
-    "Schema": record({"subject": TEXT, "id": WHOLE, "version": WHOLE, "schema": {}}),
-    "SchemaList": record({"schemas": listed(ref("Schema"))}),
-    "SchemaVersions": record(
-        {"subject": TEXT, "compatibility": TEXT, "versions": listed(ref("Schema"))}
-    ),
-    "Compatibility": record({"subject": TEXT, "compatibility": TEXT}),
-    "SchemaCheck": record(
-        {"subject": TEXT, "compatible": {"type": "boolean"}, "complaints": listed(TEXT)}
-    ),
-    "CommandAnswer": record(
-        {
-            "stream": TEXT,
-            "version": or_null(WHOLE),
-            "position": or_null(WHOLE),
-            "events": listed(ref("Event")),
-        }
-    ),
+    "StreamMetadata": record(_OF_STREAM),
+    "StreamChanged": record(f"{_OF_STREAM}, position whole?"),
+    "Imported": record("lines whole, appended whole, repeated whole, last_position whole"),
+    "Encoded": record("stream text, events [object]"),
+    "Schema": record("subject text, id whole, version whole, schema any"),
+    "SchemaList": record("schemas [Schema]"),
+    "SchemaVersions": record("subject text, compatibility text, versions [Schema]"),
+    "Compatibility": record("subject text, compatibility text"),
+    "SchemaCheck": record("subject text, compatible flag, complaints [text]"),
+    "CommandAnswer": record("stream text, version whole?, position whole?, events [Event]"),
     "Entity": record(_ENTITY),
     "Explanation": record(
-        {
-            **_ENTITY,
-            "before": {},
-            "events": listed(record({"event": ref("Event"), "changes": listed(_CHANGE)})),
-            "earlier": or_null(WHOLE),
-        }
+        f"{_ENTITY}, before any, earlier whole?",
+        also={
+            "events": listed(
+                record(
+                    "event Event",
+                    also={
+                        "changes": listed(
+                            record("field text, from any, to any", optional=("from", "to"))
+                        )
+                    },
+                )
+            )
+        },
     ),
     "Deciders": record(
-        {
+        also={
             "deciders": listed(
-                record(
-                    {
-                        "category": TEXT,
-                        "version": WHOLE,
-                        "commands": listed(TEXT),
-                        "snapshot_every": or_null(WHOLE),
-                    }
-                )
+                record("category text, version whole, commands [text], snapshot_every whole?")
             )
         }
     ),
-    "Subscription": _STANDING,
-    "Subscriptions": record({"subscriptions": listed(ref("Subscription"))}),
-    "Given": record(
-        {
-            "events": listed(record({"attempt": WHOLE, "ack_by": TIME, "event": ref("Event")})),
-            "caught_up": {"type": "boolean"},
-        }
+    "Subscription": record(
+        "name text, started_after whole, checkpoint whole, head whole, lag_events whole, "
+        "lag_seconds seconds, in_flight whole, waiting whole, parked whole, redelivered whole, "
+        "max_deliveries whole, ack_timeout_s seconds, backoff_s seconds, backoff_cap_s seconds, "
+        "max_in_flight whole, look_ahead whole, max_parked whole",
+        also={
+            "state": chosen("behind", "caught-up", "parked-full"),
+            "filter": {
+                "type": "object",
+                "properties": fields("category text?, type text?, stream_prefix text?, tag text?"),
+            },
+        },
     ),
-    "Settled": record({name: listed(UUID) for name in ("done", "already", "refused")}),
+    "Subscriptions": record("subscriptions [Subscription]"),
+    "Given": record(
+        "caught_up flag",
+        also={"events": listed(record("attempt whole, ack_by time, event Event"))},
+    ),
+    "Settled": record("done [uuid], already [uuid], refused [uuid]"),
     "Parked": record(
-        {
+        also={
             "parked": listed(
                 record(
-                    {
-                        "id": UUID,
-                        "stream": TEXT,
-                        "position": WHOLE,
-                        "deliveries": WHOLE,
-                        "reason": TEXT,
-                        "parked_at": TIME,
-                    }
+                    "id uuid, stream text, position whole, deliveries whole, reason text, "
+                    "parked_at time"
                 )
             )
         }
     ),
-    "Replayed": record({"replayed": WHOLE, "remaining": WHOLE}),
-    "Live": record({"status": {"const": "live"}}),
+    "Replayed": record("replayed whole, remaining whole"),
+    "Projections": record(
+        also={
+            "projections": listed(
+                record(
+                    f"{_PROJECTION}, stands_still text?",
+                    also={**_DEPLOYED, "behind": {"type": "integer"}},
+                )
+            )
+        }
+    ),
+    "Projection": record(
+        f"{_PROJECTION}, key [text], freshness_s seconds, late_s seconds, state_bytes whole?, "
+        "error text?",
+        also=_DEPLOYED,
+    ),
+    "Rows": record(
+        "projection text, generation whole, status text, epoch whole, version whole, key [text], "
+        "rows [object], next_after text?",
+        also={"applied": {"type": "boolean", "description": "They have `after_position`"}},
+        optional=("applied",),
+    ),
+    "Tables": record(
+        also={"tables": listed(record(_TABLE, optional=fields(_TABLE).keys() - {"name", "held"}))}
+    ),
+    "Table": record(
+        _TABLE,
+        also={
+            "commits": listed(
+                record("version whole, at time, operation text, rows whole?, engine text")
+            )
+        },
+    ),
+    "Epoch": _EPOCH,
+    "Epochs": record("next_before whole?", also={"epochs": listed(_EPOCH)}),
+    "Live": record(also={"status": {"const": "live"}}),
     "Ready": record(
-        {
-            "status": {"type": "string", "enum": ["ready", "degraded", "unready"]},
-            "reasons": listed(record({"part": TEXT, "reason": TEXT})),
+        also={
+            "status": chosen("ready", "degraded", "unready"),
+            "reasons": listed(record("part text, reason text")),
         },
         optional=("reasons",),
     ),
     "Problem": record(
-        {
-            "type": TEXT,
-            "title": TEXT,
-            "status": {"type": "integer"},
-            "detail": TEXT,
-            "remedy": TEXT,
-        }
+        "type text, title text, detail text, remedy text", also={"status": {"type": "integer"}}
     ),
 }

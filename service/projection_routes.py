@@ -16,6 +16,7 @@ from service.feed_messages import SSE, Chunk
 from service.feeds import FeedResponse
 from service.lake_documents import projection_list, projection_status
 from service.lake_reading import LakeReader
+from service.openapi_shapes import MAX_VERSION
 from service.preconditions import is_held
 from service.projection_feed import ChangeFeed
 from service.reads import page_size
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from projections.serve.row_values import Key
 
 router = APIRouter(prefix="/v1/projections")
-_JSON: Final = "application/json"
-_MOST: Final = 2**62
 _RENDERED_TOGETHER: Final = 50
 _QUICK: Final = 50
 """So many searches of a key in a file are done at once: handing them to a thread takes as long."""
@@ -56,7 +55,7 @@ async def list_projections(request: Request) -> Response:
     found = await runtime.lake.scan(
         lambda: projection_list(runtime.lake.lake, runtime.config.pipeline_account)
     )
-    return Response(dump({"projections": found}), media_type=_JSON)
+    return answer({"projections": found})
 
 
 @router.get("/{projection}", summary="Show a projection")
@@ -66,7 +65,7 @@ async def show_projection(request: Request, projection: str) -> Response:
     found = await runtime.lake.scan(
         lambda: projection_status(runtime.lake.lake, projection, runtime.config.pipeline_account)
     )
-    return Response(dump(found), media_type=_JSON)
+    return answer(found)
 
 
 @router.get("/{projection}/rows", summary="Read a projection's rows")
@@ -78,9 +77,9 @@ async def read_rows(
     ] = None,
     after: Annotated[str | None, Query(description="Only rows behind this key")] = None,
     limit: Annotated[int | None, Query(ge=1, description="Rows in one answer")] = None,
-    epoch: Annotated[int | None, Query(ge=1, le=_MOST, description="As it was then")] = None,
+    epoch: Annotated[int | None, Query(ge=1, le=MAX_VERSION, description="As it was then")] = None,
     after_position: Annotated[
-        int | None, Query(ge=0, le=_MOST, description="An event that the rows should have")
+        int | None, Query(ge=0, le=MAX_VERSION, description="An event that the rows should have")
     ] = None,
     prefer: Prefer = None,
     cache_control: Annotated[str | None, Header(include_in_schema=False)] = None,
@@ -122,7 +121,7 @@ async def read_rows(
         "version": version,
         "key": rows.key,
     }
-    return Response(dump(shown | document | found), media_type=_JSON, headers=headers)
+    return answer(shown | document | found, headers=headers)
 
 
 @router.get(

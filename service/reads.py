@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Annotated
 from uuid import UUID
 
+import orjson
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
@@ -35,8 +36,9 @@ from service.ndjson import (
     stream_lines,
     upcast_lines,
 )
+from service.openapi_shapes import MAX_VERSION
 from service.preconditions import is_held
-from service.render import EventData, dump, event_fragments, event_json
+from service.render import EventData, answer, event_fragments, event_json
 from service.requests import runtime_of
 from service.runtime import Opened, Runtime
 from service.streams import LinesResponse
@@ -44,14 +46,11 @@ from service.streams import LinesResponse
 router = APIRouter(prefix="/v1")
 _MAX_SCAN_PAGES = 10
 _USUAL_LIMIT = 100
-_JSON = "application/json"
 _END = -1
-_MOST = 2**62
-"""Greater than any version or position, and small enough for PostgreSQL."""
 _QUERY_KEYS = frozenset({"query", "after", "limit"})
 
 Limit = Annotated[int | None, Query(ge=1, description="Events in one answer")]
-After = Annotated[int, Query(ge=0, le=_MOST, description="Only events with a greater position")]
+After = Annotated[int, Query(ge=0, le=MAX_VERSION, description="Only events with a greater position")]
 Category = Annotated[str | None, Query(description="Only events of this category")]
 Type = Annotated[str | None, Query(description="Only this type: placed, or order.placed")]
 OfStream = Annotated[str | None, Query(description="Only this stream")]
@@ -66,7 +65,7 @@ IfNoneMatch = Annotated[list[str] | None, Header(include_in_schema=False)]
 async def read_stream(
     request: Request,
     stream: str,
-    from_version: Annotated[int | None, Query(ge=0, le=_MOST)] = None,
+    from_version: Annotated[int | None, Query(ge=0, le=MAX_VERSION)] = None,
     direction: Direction = "forward",
     limit: Limit = None,
     upcast: Upcast = False,
@@ -94,7 +93,7 @@ async def read_stream(
         "version": page.version,
         "events": await event_fragments(page.events, _data(opened, upcast)),
     }
-    return Response(dump(document), media_type=_JSON, headers=headers)
+    return answer(document, headers=headers)
 
 
 def _headers(stream: str, version: int | None) -> dict[str, str]:
@@ -273,7 +272,7 @@ async def _gathered(
         "head": max(page.head, after if events else 0),
         "next_after": after,
     }
-    return Response(dump(document), media_type=_JSON)
+    return answer(document)
 
 
 async def _event_lines(
@@ -346,7 +345,7 @@ async def read_event(request: Request, event_id: UUID, upcast: Upcast = False) -
     """Return one event by its id."""
     opened = runtime_of(request).opened
     event = await opened.store.event(event_id)
-    return Response(await event_json(event, _data(opened, upcast)), media_type=_JSON)
+    return answer(orjson.Fragment(await event_json(event, _data(opened, upcast))))
 
 
 def _wants_lines(accept: str | None) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 import orjson
+from fastapi import Response
 
 from kernel.errors import ContractViolation, Incompatible, NotFound
 from schemas.json_codec import json_default
@@ -70,6 +71,15 @@ async def event_fragments(
 ) -> list[orjson.Fragment]:
     """Return events as they are shown to callers, in order, each rendered by itself."""
     return [orjson.Fragment(await event_json(event, data)) for event in events]
+
+
+def answer(
+    document: object, *, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Answer with a document, of which dataclasses may be a part: an object of their fields."""
+    return Response(
+        dump(document), status_code=status, media_type="application/json", headers=headers
+    )
 
 
 def dump(document: object) -> bytes:

@@ -19,6 +19,7 @@ from schemas.json_values import shown
 from schemas.registry import RegisteredSchema
 from service.limits import check_depth
 from service.models import body_of, described
+from service.render import answer
 from service.requests import runtime_of
 
 router = APIRouter(prefix="/v1/schemas")
@@ -49,7 +50,7 @@ async def list_schemas(request: Request) -> Response:
     """Return the newest version of each event type's schema."""
     intake = runtime_of(request).opened.intake
     found = await intake.all_latest(lambda subject: _SUBJECT.fullmatch(subject) is not None)
-    return _json({"schemas": [_document(schema) for schema in found if _is_of_events(schema)]})
+    return answer({"schemas": [_document(schema) for schema in found if _is_of_events(schema)]})
 
 
 @router.get("/{subject}", summary="All versions of one schema")
@@ -57,7 +58,7 @@ async def show_schema(request: Request, subject: str) -> Response:
     """Return every version of an event type's schema, oldest first, and its compatibility."""
     opened = runtime_of(request).opened
     versions = await opened.intake.versions(_checked(subject))
-    return _json(
+    return answer(
         {
             "subject": subject,
             "compatibility": await opened.levels.level(subject),
@@ -75,7 +76,7 @@ async def set_compatibility(request: Request, subject: str) -> Response:
     """Set an event type's level. It counts for versions to come; those that are there stay."""
     body = await body_of(request, CompatibilityBody)
     await runtime_of(request).opened.levels.set_level(_checked(subject), body.level)
-    return _json({"subject": subject, "compatibility": body.level})
+    return answer({"subject": subject, "compatibility": body.level})
 
 
 @router.post("", summary="Add a schema", status_code=201, openapi_extra=described(SchemaBody))
@@ -97,11 +98,11 @@ async def add_schema(
     level = body.compatibility or await levels.level(subject)
     if check:
         complaints = await intake.complaints(subject, text, level)
-        return _json({"subject": subject, "compatible": not complaints, "complaints": complaints})
+        return answer({"subject": subject, "compatible": not complaints, "complaints": complaints})
     registered, new = await intake.add(subject, text, level)
     if body.compatibility is not None:
         await levels.set_level(subject, level)
-    return _json(_document(registered), status=201 if new else 200)
+    return answer(_document(registered), status=201 if new else 200)
 
 
 def _checked(subject: str) -> str:
@@ -135,7 +136,3 @@ def _document(schema: RegisteredSchema) -> dict[str, object]:
         "version": schema.version,
         "schema": orjson.loads(schema.schema),
     }
-
-
-def _json(document: object, *, status: int = 200) -> Response:
-    return Response(orjson.dumps(document), status_code=status, media_type="application/json")

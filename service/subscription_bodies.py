@@ -10,7 +10,7 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field
 
 from eventstore.filters import kept_filter
-from eventstore.groups.model import MAX_IDS, GroupStanding, Parked, Settled, Terms
+from eventstore.groups.model import MAX_IDS, GroupStanding, Parked, Terms
 from eventstore.store import EventFilter
 from kernel.positions import Position
 
@@ -118,11 +118,6 @@ def standing_document(standing: GroupStanding) -> dict[str, Any]:
         "look_ahead": terms.look_ahead,
         "max_parked": terms.max_parked,
     }
-
-
-def settled_document(settled: Settled) -> dict[str, Any]:
-    """Return what became of the ids that a consumer named."""
-    return {"done": settled.done, "already": settled.already, "refused": settled.refused}
 
 
 def parked_document(parked: Parked) -> dict[str, Any]:

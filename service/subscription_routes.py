@@ -13,7 +13,7 @@ from eventstore.groups.model import MAX_IDS
 from eventstore.groups.port import SubscriptionGroups
 from schemas.records import RecordedEvent
 from service.models import Model, body_of, described
-from service.render import dump, event_json
+from service.render import answer, event_json
 from service.requests import runtime_of
 from service.subscription_bodies import (
     AckBody,
@@ -22,7 +22,6 @@ from service.subscription_bodies import (
     ReplayBody,
     SubscriptionBody,
     parked_document,
-    settled_document,
     standing_document,
 )
 
@@ -34,7 +33,7 @@ MAX_WAIT_S = 60
 async def list_subscriptions(request: Request) -> Response:
     """Return every subscription and how it stands."""
     standings = await _groups(request).standings()
-    return _json({"subscriptions": [standing_document(each) for each in standings]})
+    return answer({"subscriptions": [standing_document(each) for each in standings]})
 
 
 @router.put(
@@ -52,13 +51,13 @@ async def put_subscription(request: Request, name: str) -> Response:
     made = await groups.create(
         name, filter_=body.filter.filter(), start=body.position(), terms=body.terms()
     )
-    return _json(standing_document(await groups.standing(name)), status=201 if made else 200)
+    return answer(standing_document(await groups.standing(name)), status=201 if made else 200)
 
 
 @router.get("/{name}", summary="Show a persistent subscription")
 async def show_subscription(request: Request, name: str) -> Response:
     """Return a subscription and how it stands."""
-    return _json(standing_document(await _groups(request).standing(name)))
+    return answer(standing_document(await _groups(request).standing(name)))
 
 
 @router.delete("/{name}", summary="Delete a persistent subscription", status_code=204)
@@ -110,16 +109,14 @@ async def next_events(
         ],
         "caught_up": given.caught_up,
     }
-    answer = _json(document)
-    answer.headers["cache-control"] = "no-store"
-    return answer
+    return answer(document, headers={"cache-control": "no-store"})
 
 
 @router.post("/{name}/ack", summary="Acknowledge events", openapi_extra=described(AckBody))
 async def ack(request: Request, name: str) -> Response:
     """Finish events for good, parked ones too; repeating it is harmless."""
     body = await _body(request, AckBody)
-    return _json(settled_document(await _groups(request).ack(name, body.ids)))
+    return answer(await _groups(request).ack(name, body.ids))
 
 
 @router.post("/{name}/nack", summary="Give events back", openapi_extra=described(NackBody))
@@ -133,7 +130,7 @@ async def nack(request: Request, name: str) -> Response:
         consumer=body.consumer,
         delay=None if body.delay_s is None else timedelta(seconds=body.delay_s),
     )
-    return _json(settled_document(settled))
+    return answer(settled)
 
 
 @router.post("/{name}/park", summary="Park events", openapi_extra=described(ParkBody))
@@ -143,7 +140,7 @@ async def park(request: Request, name: str) -> Response:
     settled = await _groups(request).park(
         name, body.ids, reason=body.reason, consumer=body.consumer
     )
-    return _json(settled_document(settled))
+    return answer(settled)
 
 
 @router.get("/{name}/parked", summary="Show parked events")
@@ -155,7 +152,7 @@ async def show_parked(
 ) -> Response:
     """Return parked events by position, with why they were parked."""
     parked = await _groups(request).parked(name, after=after, limit=limit)
-    return _json({"parked": [parked_document(each) for each in parked]})
+    return answer({"parked": [parked_document(each) for each in parked]})
 
 
 @router.post(
@@ -167,7 +164,7 @@ async def replay_parked(request: Request, name: str) -> Response:
     """Have parked events given again, as if never given before; nothing else is."""
     body = await _body(request, ReplayBody)
     replayed, remaining = await _groups(request).replay_parked(name, body.ids)
-    return _json({"replayed": replayed, "remaining": remaining})
+    return answer({"replayed": replayed, "remaining": remaining})
 
 
 def _groups(request: Request) -> SubscriptionGroups:
@@ -176,7 +173,3 @@ def _groups(request: Request) -> SubscriptionGroups:
 
 async def _body(request: Request, model: type[Model]) -> Model:
     return await body_of(request, model, instead=b"{}")
-
-
-def _json(document: object, *, status: int = 200) -> Response:
-    return Response(dump(document), status_code=status, media_type="application/json")
