@@ -19,21 +19,9 @@ if TYPE_CHECKING:
     from lake.tables import Tables
 
 _COLUMNS = (
-    "position",
-    "event_id",
-    "stream",
-    "version",
-    "category",
-    "type",
-    "schema_id",
-    "data_format",
-    "data",
-    "subject",
-    "key_id",
-    "metadata",
-    "tags",
-    "occurred_at",
-    "recorded_at",
+    *("position", "event_id", "stream", "version", "category", "type", "schema_id"),
+    *("data_format", "data", "subject", "key_id", "metadata", "tags"),
+    *("occurred_at", "recorded_at"),
 )
 _FAR = 50_000
 """Positions that lie further apart are looked for by themselves: files are skipped in between."""

@@ -8,13 +8,13 @@ from typing import Any
 import psycopg
 
 from eventstore.archiving import Candidate, Leaving
-from eventstore.lifecycle import StreamStanding, is_metadata
+from eventstore.lifecycle import StreamPolicy, StreamStanding, is_metadata
 from eventstore.names import category_of, unknown_stream
 from eventstore.postgres.archived_events import plain_of
 from eventstore.postgres.connect import Connection, connect, wrapped
 from eventstore.postgres.locks import APPEND_LOCK
 from eventstore.postgres.queries import query
-from eventstore.postgres.rows import policy_of, recorded
+from eventstore.postgres.rows import of_row, recorded
 from eventstore.postgres.streams import shown_from
 from kernel import failpoints
 from kernel.errors import InvalidRequest, Overloaded
@@ -114,7 +114,7 @@ class PostgresHolder:
         standing = StreamStanding(
             stream=stream,
             version=Version(version),
-            policy=policy_of(policy),
+            policy=of_row(StreamPolicy, policy),
             metadata_version=None,
         )
         with wrapped("reading what may be archived"):

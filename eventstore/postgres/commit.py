@@ -34,6 +34,7 @@ from eventstore.decision import (
     streams_of,
 )
 from eventstore.feed import diverged
+from eventstore.lifecycle import StreamPolicy
 from eventstore.postgres import one_call
 from eventstore.postgres.connect import Connection, connect, wrapped
 from eventstore.postgres.lease import Lease
@@ -41,7 +42,13 @@ from eventstore.postgres.locks import APPEND_LOCK
 from eventstore.postgres.matching import BUDGET_UNDER_LOCK, MAX_WALKS, Probes, probes_of
 from eventstore.postgres.queries import query, results
 from eventstore.postgres.repeats import Recalled, archived_of, cleared, recall
-from eventstore.postgres.rows import COPY_EVENTS, copy_lines, policy_of, stored
+from eventstore.postgres.rows import (
+    COPY_EVENTS,
+    copy_lines,
+    of_row,
+    policy_values,
+    stored,
+)
 from eventstore.store import AppendRequest
 from kernel import failpoints
 from kernel.errors import (
@@ -294,7 +301,7 @@ class PostgresGroupCommit:
             position=position,
             recorded_at=recorded_at,
             heads=found | {row[0]: row[1] for row in heads},
-            policies={row[0]: policy_of(row[2:]) for row in heads if row[2] or row[3]},
+            policies={row[0]: of_row(StreamPolicy, row[2:]) for row in heads if row[2] or row[3]},
             known=dict(stored(row) for row in known) | placed,
             unclear=unclear,
             categories=set(self._lease.categories),
@@ -325,7 +332,8 @@ class PostgresGroupCommit:
             }
             await connection.execute(query("add_streams"), values)
         if state.changed:
-            await connection.execute(query("set_policies"), _policies_after(state))
+            changed = {stream: state.policies[stream] for stream in sorted(state.changed)}
+            await connection.execute(query("set_policies"), policy_values(changed))
 
     def _remember(self, state: StoreState) -> None:
         self._head = state.position
@@ -366,16 +374,3 @@ class PostgresGroupCommit:
 
 def _walks(probes: Probes) -> dict[str, object]:
     return {"walks": probes.json.decode(), "budget": BUDGET_UNDER_LOCK}
-
-
-def _policies_after(state: StoreState) -> dict[str, object]:
-    changed = [(stream, state.policies[stream]) for stream in sorted(state.changed)]
-    return {
-        "streams": [stream for stream, _ in changed],
-        "deleted": [policy.deleted for _, policy in changed],
-        "tombstoned": [policy.tombstoned for _, policy in changed],
-        "truncate_before": [policy.truncate_before for _, policy in changed],
-        "max_age_s": [policy.max_age_s for _, policy in changed],
-        "max_count": [policy.max_count for _, policy in changed],
-        "archived_up_to": [policy.archived_up_to for _, policy in changed],
-    }

@@ -8,11 +8,10 @@ transaction that drops it, and goes from there in the one that builds it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
-
 from psycopg import sql
 
 from eventstore.postgres.connect import Connection
+from eventstore.postgres.rows import of_row
 
 _FIND = """
 CREATE TABLE es.restoring_indexes AS
@@ -56,11 +55,7 @@ async def of(connection: Connection, table: str | None) -> list[DeferredIndex]:
         " WHERE coalesce(of_table = %s::text, true) ORDER BY name",
         (table,),
     )
-    rows = cast("list[tuple[str, str, str, str | None]]", await cursor.fetchall())
-    return [
-        DeferredIndex(table=table, name=name, definition=definition, kind=kind)
-        for table, name, definition, kind in rows
-    ]
+    return [of_row(DeferredIndex, row) for row in await cursor.fetchall()]
 
 
 async def build(connection: Connection, index: DeferredIndex) -> None:

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from eventstore.groups.model import GroupEntry, GroupStanding, Parked, Subscription, Terms
+from eventstore.groups.model import GroupEntry, GroupStanding, Subscription, Terms
 from eventstore.groups.rules import Round
 from eventstore.postgres.connect import Connection
+from eventstore.postgres.rows import of_row
 from eventstore.store import EventFilter
 from kernel.positions import Position
 
@@ -44,7 +45,7 @@ def opened(
         finished_to=Position(finished_to),
         round=Round(
             subscription.terms,
-            entries=[_entry(each) for each in entries],
+            entries=[of_row(GroupEntry, each) for each in entries],
             parked=parked,
             now=now,
         ),
@@ -57,15 +58,7 @@ def subscription_of(row: Sequence[Any]) -> Subscription:
         name=row[0],
         filter=EventFilter(category=row[1], type=row[2], stream_prefix=row[3], tag=row[4]),
         started_after=Position(row[5]),
-        terms=Terms(
-            max_deliveries=row[6],
-            ack_timeout=row[7],
-            backoff=row[8],
-            backoff_cap=row[9],
-            max_in_flight=row[10],
-            look_ahead=row[11],
-            max_parked=row[12],
-        ),
+        terms=of_row(Terms, row[6:13]),
     )
 
 
@@ -83,31 +76,6 @@ def standing_of(row: Sequence[Any]) -> GroupStanding:
         parked=parked,
         redelivered=redelivered,
     )
-
-
-def parked_of(row: Sequence[Any]) -> Parked:
-    """Read a row of `group_parked.sql`."""
-    return Parked(
-        position=Position(row[0]),
-        event_id=row[1],
-        stream=row[2],
-        deliveries=row[3],
-        reason=row[4],
-        parked_at=row[5],
-    )
-
-
-def terms_values(terms: Terms) -> dict[str, object]:
-    """Return the columns of a group's terms."""
-    return {
-        "max_deliveries": terms.max_deliveries,
-        "ack_timeout": terms.ack_timeout,
-        "backoff": terms.backoff,
-        "backoff_cap": terms.backoff_cap,
-        "max_in_flight": terms.max_in_flight,
-        "look_ahead": terms.look_ahead,
-        "max_parked": terms.max_parked,
-    }
 
 
 def saved_values(open_round: OpenRound) -> dict[str, object]:
@@ -136,15 +104,3 @@ def saved_values(open_round: OpenRound) -> dict[str, object]:
         "parked": done.parked,
         "redelivered": done.redelivered,
     }
-
-
-def _entry(row: Sequence[Any]) -> GroupEntry:
-    return GroupEntry(
-        position=Position(row[0]),
-        event_id=row[1],
-        stream=row[2],
-        due_at=row[3],
-        deliveries=row[4],
-        consumer=row[5],
-        reason=row[6],
-    )

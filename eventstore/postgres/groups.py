@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from uuid import UUID
 
@@ -36,15 +36,9 @@ from eventstore.groups.waiting import Waiters
 from eventstore.postgres.archived_events import lacking
 from eventstore.postgres.connect import Connection, StoreIdentity
 from eventstore.postgres.group_rounds import GroupRounds, check_known, rows_of, unknown
-from eventstore.postgres.group_rows import (
-    OpenRound,
-    parked_of,
-    standing_of,
-    subscription_of,
-    terms_values,
-)
+from eventstore.postgres.group_rows import OpenRound, standing_of, subscription_of
 from eventstore.postgres.queries import query
-from eventstore.postgres.rows import recorded
+from eventstore.postgres.rows import of_row, recorded
 from eventstore.sizes import PAGE_BYTES, bytes_of
 from eventstore.store import EventFilter, EventStore
 from kernel.errors import BeyondHead, InvalidRequest, SubscriptionDiffers
@@ -52,6 +46,7 @@ from kernel.positions import Position
 from schemas.records import RecordedEvent
 
 Ready = Callable[[RecordedEvent], Awaitable[None]]
+_CONNECTIONS = 4
 _PAGES = 4
 """Reads of the store within one transaction: bounds how long the group's row is locked."""
 _SCAN_S = 1.0
@@ -80,7 +75,6 @@ class PostgresSubscriptionGroups:
         *,
         store: EventStore,
         head: Head,
-        connections: int = 4,
         poll_s: float = 1.0,
         archive: Archive | None = None,
     ) -> None:
@@ -90,7 +84,7 @@ class PostgresSubscriptionGroups:
         self._head = head
         self._waiters = Waiters(head)
         self._identity = StoreIdentity()
-        self._rounds = GroupRounds(dsn, connections=connections)
+        self._rounds = GroupRounds(dsn, connections=_CONNECTIONS)
 
     async def __aenter__(self) -> PostgresSubscriptionGroups:
         await self._rounds.open()
@@ -116,7 +110,7 @@ class PostgresSubscriptionGroups:
         head = await self._store.head()
         if start is not None and start > head:
             raise BeyondHead(f"position {start} is beyond the head {head}", after=start, head=head)
-        values = terms_values(terms) | {
+        values = asdict(terms) | {
             "group": name,
             "category": filter_.category,
             "type": filter_.type,
@@ -252,7 +246,7 @@ class PostgresSubscriptionGroups:
             rows = await rows_of(
                 connection, "group_parked", {"group": name, "after": after, "limit": limit}
             )
-        return [parked_of(row) for row in rows]
+        return [of_row(Parked, row) for row in rows]
 
     async def replay_parked(self, name: str, ids: Sequence[UUID] | None = None) -> tuple[int, int]:
         """Let parked events be given again; see `SubscriptionGroups.replay_parked`."""

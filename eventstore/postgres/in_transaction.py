@@ -19,6 +19,7 @@ from psycopg.types.json import Jsonb
 from eventstore.intake import Intake
 from eventstore.names import category_of
 from eventstore.postgres.connect import wrapped
+from eventstore.postgres.rows import of_row
 from eventstore.store import Appended, EncodedEvent, Expected, StreamAppended
 from kernel.errors import (
     IdReused,
@@ -30,7 +31,6 @@ from kernel.errors import (
     Unavailable,
     VersionConflict,
 )
-from kernel.positions import Position, Version
 from schemas.records import NewEvent
 
 _REFUSALS: dict[str, type[PenstockError]] = {
@@ -95,14 +95,8 @@ async def append_encoded(
                 raise
             raise refusal from error
     assert row is not None
-    answer = StreamAppended(
-        stream=stream,
-        first_version=Version(row[0]),
-        last_version=Version(row[1]),
-        first_position=Position(row[2]),
-        last_position=Position(row[3]),
-    )
-    return Appended(appends=(answer,), repeated=row[4])
+    *places, repeated = row
+    return Appended(appends=(of_row(StreamAppended, [stream, *places]),), repeated=repeated)
 
 
 def given_event(event: EncodedEvent) -> dict[str, object]:

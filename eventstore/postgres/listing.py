@@ -5,6 +5,7 @@ from __future__ import annotations
 from eventstore.listing import COUNTED_STREAMS, CategorySummary, StreamRange, StreamSummary
 from eventstore.postgres.connect import Connection
 from eventstore.postgres.queries import query
+from eventstore.postgres.rows import of_row
 
 
 async def streams_of(
@@ -18,20 +19,7 @@ async def streams_of(
         "limit": limit,
     }
     cursor = await connection.execute(query("list_streams"), values)
-    return tuple(
-        StreamSummary(
-            stream=stream,
-            category=category,
-            version=version,
-            deleted=deleted,
-            tombstoned=tombstoned,
-            position=position,
-            recorded_at=recorded_at,
-        )
-        for stream, category, version, deleted, tombstoned, position, recorded_at in (
-            await cursor.fetchall()
-        )
-    )
+    return tuple([of_row(StreamSummary, row) for row in await cursor.fetchall()])
 
 
 async def categories_of(connection: Connection) -> tuple[CategorySummary, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 from uuid import UUID
 
@@ -68,18 +68,8 @@ async def recall(archive: Archive, unclear: Mapping[UUID, Archived]) -> Recalled
         except PenstockError as error:
             recalled[id_] = error
             continue
-        recalled[id_] = EncodedEvent(
-            id=event.id,
-            type=event.type,
-            schema_id=event.schema_id,
-            data=event.data,
-            metadata=event.metadata,
-            tags=event.tags,
-            occurred_at=event.occurred_at,
-            subject=event.subject,
-            key_id=event.key_id,
-            data_format=event.data_format,
-        )
+        names = (each.name for each in fields(EncodedEvent))
+        recalled[id_] = EncodedEvent(**{name: getattr(event, name) for name in names})
     return recalled
 
 

@@ -26,7 +26,7 @@ from eventstore.postgres import deferred_indexes
 from eventstore.postgres.connect import Connection, connect, wrapped
 from eventstore.postgres.locks import APPEND_LOCK, RESTORE_LOCK
 from eventstore.postgres.queries import query
-from eventstore.postgres.rows import COPY_EVENTS
+from eventstore.postgres.rows import COPY_EVENTS, policy_values
 from eventstore.restored_streams import PolicyFold
 from kernel.errors import Conflict, Incompatible, Unavailable
 
@@ -293,10 +293,7 @@ class PostgresRestore:
         )
         heads: dict[str, int] = dict(await cursor.fetchall())
         policies = {name: fold.policy(name, heads[name]) for name in names}
-        values: dict[str, object] = {"streams": names}
-        for field in _POLICY:
-            values[field] = [getattr(policies[name], field) for name in names]
-        await self._connection.execute(query("set_policies"), values)
+        await self._connection.execute(query("set_policies"), policy_values(policies))
 
     @asynccontextmanager
     async def _step(self) -> AsyncIterator[None]:
@@ -336,16 +333,6 @@ class Copier:
                 async with cursor.copy(COPY_EVENTS) as copy:
                     for part in lines:
                         await copy.write(part)
-
-
-_POLICY = (
-    "deleted",
-    "tombstoned",
-    "truncate_before",
-    "max_age_s",
-    "max_count",
-    "archived_up_to",
-)
 
 
 @asynccontextmanager

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from datetime import datetime
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar
 from uuid import UUID
 
 import orjson
@@ -15,6 +17,7 @@ from eventstore.store import EncodedEvent
 from kernel.positions import Position, Version
 from schemas.records import RecordedEvent
 
+T = TypeVar("T")
 EVENT_COLUMNS = (
     "position, id, stream, version, category, type, schema_id, data_format, data, subject, "
     "key_id, metadata, tags, occurred_at, recorded_at"
@@ -24,6 +27,16 @@ COPY_EVENTS = (
     "data_format, data, subject, key_id, metadata, tags, occurred_at, recorded_at) FROM STDIN"
 )
 _COPY_ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
+
+
+@cache
+def _fields_of(kind: Any) -> tuple[str, ...]:
+    return tuple(each.name for each in fields(kind))
+
+
+def of_row(kind: type[T], row: Sequence[Any]) -> T:
+    """Make a value of a row that was selected by the names of its fields, in their order."""
+    return kind(**dict(zip(_fields_of(kind), row, strict=True)))
 
 
 def recorded(row: Sequence[Any], store_id: str) -> RecordedEvent:
@@ -74,19 +87,11 @@ def stored(row: Sequence[Any]) -> tuple[UUID, Placed]:
     return event.id, place
 
 
-def policy_of(row: Sequence[Any]) -> StreamPolicy:
-    """Make a policy of the columns deleted, tombstoned, truncate_before, max_age_s, max_count,
-    archived_up_to.
-    """
-    deleted, tombstoned, truncate_before, max_age_s, max_count, archived_up_to = row
-    return StreamPolicy(
-        deleted=deleted,
-        tombstoned=tombstoned,
-        truncate_before=truncate_before,
-        max_age_s=max_age_s,
-        max_count=max_count,
-        archived_up_to=archived_up_to,
-    )
+def policy_values(policies: Mapping[str, StreamPolicy]) -> dict[str, object]:
+    """Return what `set_policies.sql` needs for the policies of some streams."""
+    names = _fields_of(StreamPolicy)
+    columns = {name: [getattr(each, name) for each in policies.values()] for name in names}
+    return {"streams": [*policies], **columns}
 
 
 def copy_lines(placed: Sequence[Placed], store_id: str) -> bytes:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime
 from hashlib import sha256
 
@@ -83,7 +84,9 @@ class PostgresSnapshots:
             gone = sorted({each.version for each in kept} - stay)
             await connection.execute(query("forget_snapshots"), {**whose, "gone": gone})
             if snapshot.version in stay:
-                await connection.execute(query("keep_snapshot"), _row(snapshot))
+                shapes = orjson.dumps(dict(snapshot.shapes), option=orjson.OPT_SORT_KEYS).decode()
+                values = asdict(snapshot) | {"shapes": shapes}
+                await connection.execute(query("keep_snapshot"), values)
 
 
 async def _stands(connection: Connection, whose: Mapping[str, str]) -> list[Stand]:
@@ -92,19 +95,6 @@ async def _stands(connection: Connection, whose: Mapping[str, str]) -> list[Stan
         Stand(Version(first), Version(version), orjson.loads(shapes))
         for first, version, shapes in await cursor.fetchall()
     ]
-
-
-def _row(snapshot: Snapshot) -> dict[str, object]:
-    return {
-        "stream": snapshot.stream,
-        "decider": snapshot.decider,
-        "first_version": snapshot.first_version,
-        "version": snapshot.version,
-        "position": snapshot.position,
-        "recorded_at": snapshot.recorded_at,
-        "shapes": orjson.dumps(dict(snapshot.shapes), option=orjson.OPT_SORT_KEYS).decode(),
-        "state": snapshot.state,
-    }
 
 
 class PostgresAnswers:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from eventstore.lifecycle import StreamStanding, first_shown, metadata_stream
+from eventstore.lifecycle import StreamPolicy, StreamStanding, first_shown, metadata_stream
 from eventstore.names import unknown_stream
 from eventstore.postgres.connect import Connection
 from eventstore.postgres.queries import query
-from eventstore.postgres.rows import policy_of
+from eventstore.postgres.rows import of_row
 from kernel.positions import Version
 
 
@@ -20,7 +20,7 @@ async def standing_of(connection: Connection, stream: str) -> StreamStanding:
     return StreamStanding(
         stream=stream,
         version=Version(version),
-        policy=policy_of(policy),
+        policy=of_row(StreamPolicy, policy),
         metadata_version=None if metadata_version is None else Version(metadata_version),
     )
 

@@ -1,6 +1,6 @@
 -- Streams by name, in the order of code points, with their last event. Streams that record the life of
 -- others are left out.
-SELECT page.stream, category, last.version, deleted, tombstoned, last.position, last.recorded_at
+SELECT page.stream, category, last.version, last.position, last.recorded_at, deleted, tombstoned
     FROM (
         SELECT stream, category, deleted, tombstoned FROM es.streams
             WHERE stream >= %(prefix)s AND stream > %(after)s
