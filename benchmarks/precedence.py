@@ -24,7 +24,6 @@ from benchmarks.eventstore.cost import cpu_seconds
 from benchmarks.harness import Context, Figures
 from kernel.errors import Unavailable
 from stack.planning import BACKGROUND
-from stack.status import process_of
 from stack.workspace import Workspace
 
 NAME = "precedence"
@@ -111,7 +110,7 @@ class _Stack:
 def _stack(context: Context) -> Iterator[_Stack]:
     with whole_stack(context.folder, context.options.precedence_ports) as (path, service):
         workspace = Workspace.at(path)
-        found = {name: process_of(workspace, name) for name in _STOPPED}
+        found = {name: workspace.pid_of(name) for name in _STOPPED}
         stack = _Stack(
             service=service,
             processes={name: pid for name, pid in found.items() if pid is not None},

@@ -26,7 +26,7 @@ from stack.planning import UpOptions, make_plan
 from stack.progress import Report, silent
 from stack.running_part import WAITS, Running
 from stack.status import parts as parts_of
-from stack.status import process_of, states_of
+from stack.status import states_of
 from stack.supervisor import EXIT_CLAIMED, Supervisor
 from stack.workspace import Workspace
 
@@ -246,7 +246,7 @@ def restart(
 def kill_part(path: Path, name: str, number: int = signal.SIGKILL) -> int:
     """Send a signal to a part's own process, as a crash would. Return its process id."""
     workspace = Workspace.at(path)
-    pid = process_of(workspace, name)
+    pid = workspace.pid_of(name)
     if pid is None:
         raise NotFound(f"no part called {name} runs in {workspace.root}")
     os.kill(pid, number)

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -38,15 +38,11 @@ OPEN_FILES = 4096
 class DoctorCheck:
     """One line of the doctor. `fix` is the next command or change when it is not ok."""
 
-    name: str
+    name: str = ""
     required: str
     found: str
     ok: bool
     fix: str | None = None
-
-    def document(self) -> dict[str, object]:
-        """Return the check for JSON."""
-        return asdict(self)
 
 
 def examine(path: Path, *, ports: Mapping[str, int], min_free_bytes: int) -> list[DoctorCheck]:
@@ -81,12 +77,11 @@ def _carefully(name: str, check: Callable[[], DoctorCheck]) -> DoctorCheck:
         return DoctorCheck(
             name=name, required="see found", found=error.message, ok=False, fix=error.remedy
         )
-    return replace(found, fix=None) if found.ok else found
+    return replace(found, name=name, fix=None if found.ok else found.fix)
 
 
 def _python() -> DoctorCheck:
     return DoctorCheck(
-        name="python",
         required=f"{'.'.join(map(str, OLDEST_PYTHON))} or newer",
         found=".".join(map(str, sys.version_info[:3])),
         ok=sys.version_info >= OLDEST_PYTHON,
@@ -97,7 +92,7 @@ def _python() -> DoctorCheck:
 def _java() -> DoctorCheck:
     java = find_java()
     found = f"{java.version} in {java.home}"
-    return DoctorCheck(name="java", required=f"{OLDEST} or newer", found=found, ok=True)
+    return DoctorCheck(required=f"{OLDEST} or newer", found=found, ok=True)
 
 
 def _postgres(workspace: Workspace) -> DoctorCheck:
@@ -117,7 +112,6 @@ def _postgres(workspace: Workspace) -> DoctorCheck:
     where = "closed to it" if _closed_home() else "open"
     home = f"; your home is {where}, which is fine" if account.uid is not None else ""
     return DoctorCheck(
-        name="postgres",
         required="programs and data within reach of an ordinary account",
         found=f"{shown.stdout.strip() or shown.stderr.strip()} as {account.name},"
         f" data in {data_folder(workspace, account)}{home}",
@@ -129,7 +123,6 @@ def _postgres(workspace: Workspace) -> DoctorCheck:
 def _disk(workspace: Workspace, min_free_bytes: int) -> DoctorCheck:
     free = shutil.disk_usage(_existing(workspace.root)).free
     return DoctorCheck(
-        name="disk",
         required=f"{min_free_bytes / 1e9:.1f} GB free for data",
         found=f"{free / 1e9:.1f} GB free in {_existing(workspace.root)}",
         ok=free >= min_free_bytes,
@@ -141,7 +134,6 @@ def _memory(workspace: Workspace) -> DoctorCheck:
     available = psutil.virtual_memory().available
     running = workspace.supervisor_pid() is not None
     return DoctorCheck(
-        name="memory",
         required=f"{MEMORY_BYTES / 1e9:.0f} GB available, or the stack running",
         found=f"{available / 1e9:.1f} GB available{', the stack runs' if running else ''}",
         ok=running or available >= MEMORY_BYTES,
@@ -153,7 +145,6 @@ def _open_files() -> DoctorCheck:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = hard == resource.RLIM_INFINITY
     return DoctorCheck(
-        name="open files",
         required=f"a hard limit of {OPEN_FILES}",
         found="unlimited" if unlimited else str(hard),
         ok=unlimited or hard >= OPEN_FILES,
@@ -167,7 +158,6 @@ def _folder(workspace: Workspace) -> DoctorCheck:
     writable = os.access(nearest, os.W_OK)
     found = complaint or (str(workspace.root) if writable else f"{nearest} cannot be written")
     return DoctorCheck(
-        name="workspace",
         required="a folder that you may write, without commas or quotes in its path",
         found=found,
         ok=complaint is None and writable,
@@ -179,7 +169,6 @@ def _temporary_folder() -> DoctorCheck:
     folder = tempfile.gettempdir()
     barred = bool(os.statvfs(folder).f_flag & getattr(os, "ST_NOEXEC", 0))
     return DoctorCheck(
-        name="temporary folder",
         required="may hold programs (Java unpacks native libraries there)",
         found=f"{folder}{' is mounted noexec' if barred else ''}",
         ok=not barred,
@@ -194,7 +183,7 @@ def _jars() -> DoctorCheck:
     count = f"{len(artifacts) - len(missing)} of {len(artifacts)} in {cache_dir()}"
     later = f", {megabytes:.0f} MB to be fetched at the first up" if missing else ""
     return DoctorCheck(
-        name="jars", required="the bytes of the lock file", found=count + later, ok=True
+        required="the bytes of the lock file", found=count + later, ok=True
     )
 
 
@@ -206,7 +195,6 @@ def _network() -> DoctorCheck:
     shown = proxy.rpartition("@")[2].rpartition("//")[2] if proxy else "none"
     trust = f"{len(certificates)} from {', '.join(named)}" if named else "those of Java"
     return DoctorCheck(
-        name="network",
         required="a readable certificate bundle, if one is named",
         found=f"proxy: {shown}; certificates: {trust}",
         ok=True,
@@ -221,7 +209,7 @@ def _ports(workspace: Workspace, ports: Mapping[str, int]) -> DoctorCheck:
         found = "the stack runs, see penstock status"
     elif taken:
         found = f"taken: {', '.join(taken)}; the next free ones will be used"
-    return DoctorCheck(name="ports", required="some free ports", found=found, ok=True)
+    return DoctorCheck(required="some free ports", found=found, ok=True)
 
 
 def _loopback() -> DoctorCheck:
@@ -232,7 +220,6 @@ def _loopback() -> DoctorCheck:
     except OSError as error:
         complaint = str(error)
     return DoctorCheck(
-        name="loopback",
         required="127.0.0.1 can be reached",
         found=complaint or "it can",
         ok=complaint is None,
@@ -241,7 +228,7 @@ def _loopback() -> DoctorCheck:
 
 
 def _docker() -> DoctorCheck:
-    return DoctorCheck(name="docker", required="not needed", found="not looked for", ok=True)
+    return DoctorCheck(required="not needed", found="not looked for", ok=True)
 
 
 def _existing(path: Path) -> Path:

@@ -6,7 +6,6 @@ Ivy keeps what it has fetched, so an interrupted run goes on where it stopped, f
 from __future__ import annotations
 
 import importlib.util
-import os
 import subprocess
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -193,8 +192,3 @@ def _failure(output: str) -> Unavailable:
             " authority, then run it again."
         )
     return Unavailable(f"jars could not be fetched: {detail}", remedy=remedy)
-
-
-def default_environ() -> Mapping[str, str]:
-    """Return the environment that a fetch reads proxies and certificates from."""
-    return os.environ

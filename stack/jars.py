@@ -21,7 +21,7 @@ from pathlib import Path
 from kernel.errors import ChecksumMismatch, Unavailable
 from stack.cache import cache_dir
 from stack.connect import JAR as KEEP_NULLS_JAR
-from stack.ivy import Fetch, default_environ
+from stack.ivy import Fetch
 from stack.java import find_java
 from stack.lock import GROUPS, LOCK_FILE, STORES, Artifact, read_lock
 from stack.plan import document_of
@@ -167,7 +167,7 @@ def _fetch(
 ) -> None:
     ivy = root / "ivy"
     meter = DownloadProgress(missing, ivy / "store", report)
-    fetch = Fetch(java=find_java(), folder=ivy, mirror=mirror, environ=default_environ())
+    fetch = Fetch(java=find_java(), folder=ivy, mirror=mirror, environ=os.environ)
     retrieved = fetch.run(missing, on_tick=meter.tick)
     meter.done()
     for artifact in missing:

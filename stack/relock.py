@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import tempfile
 from pathlib import Path
 
-from stack.ivy import Fetch, default_environ
+from stack.ivy import Fetch
 from stack.java import find_java
 from stack.lock import Artifact, read_lock
 
@@ -15,7 +16,7 @@ def relock(path: Path) -> None:
     """Fetch every artefact of the lock file and pin the bytes that came."""
     artifacts = read_lock(path)
     with tempfile.TemporaryDirectory() as folder:
-        fetch = Fetch(java=find_java(), folder=Path(folder), environ=default_environ())
+        fetch = Fetch(java=find_java(), folder=Path(folder), environ=os.environ)
         retrieved = fetch.run(artifacts, on_tick=lambda: None)
         lines = [_line(a, (retrieved / a.group / a.file_name).read_bytes()) for a in artifacts]
     comments = [line for line in path.read_text().splitlines() if line.startswith("#")]

@@ -45,10 +45,6 @@ class Running:
         self._process: asyncio.subprocess.Process | None = None
         self._pipe: int | None = None
 
-    @property
-    def _pid_file(self) -> Path:
-        return self.workspace.run / f"{self.part.name}.pid"
-
     def alive(self) -> bool:
         """Return whether the shim runs, and with it the part."""
         return self._process is not None and self._process.returncode is None
@@ -97,7 +93,7 @@ class Running:
     async def start(self) -> None:
         """Start the part beneath a shim that holds the read end of a new pipe."""
         self._ready_at = None
-        self._pid_file.unlink(missing_ok=True)
+        self.workspace.pid_file(self.part.name).unlink(missing_ok=True)
         control, self._pipe = os.pipe2(os.O_CLOEXEC)
         spec = {
             "argv": self.part.argv,
@@ -109,7 +105,7 @@ class Running:
             "gid": self.part.gid,
             "niceness": self.part.niceness,
             "lock": str(self.workspace.run / f"{self.part.name}.lock"),
-            "pidfile": str(self._pid_file),
+            "pidfile": str(self.workspace.pid_file(self.part.name)),
             "log": str(self.workspace.log_of(self.part.name)),
             "log_bytes": self.log_bytes,
         }
@@ -131,8 +127,8 @@ class Running:
         self._close_pipe()
         # A shim that was killed cannot have stopped its child.
         if code < 0:
-            self._kill_child()
-        self._pid_file.unlink(missing_ok=True)
+            self.workspace.kill(self.part.name)
+        self.workspace.pid_file(self.part.name).unlink(missing_ok=True)
         return code
 
     async def stop(self) -> None:
@@ -147,17 +143,12 @@ class Running:
             self._process.kill()
             await self._process.wait()
         if self._process.returncode and self._process.returncode < 0:
-            self._kill_child()
-        self._pid_file.unlink(missing_ok=True)
+            self.workspace.kill(self.part.name)
+        self.workspace.pid_file(self.part.name).unlink(missing_ok=True)
 
     def pid(self) -> int | None:
         """Return the part's own process id while it runs."""
-        if not self.alive():
-            return None
-        try:
-            return int(json.loads(self._pid_file.read_text())["pid"])
-        except (OSError, ValueError, KeyError):
-            return None
+        return self.workspace.pid_of(self.part.name) if self.alive() else None
 
     def last_words(self, code: int) -> str:
         """Say how it ended, with the last lines of its log."""
@@ -187,14 +178,6 @@ class Running:
         if self._pipe is not None:
             os.close(self._pipe)
             self._pipe = None
-
-    def _kill_child(self) -> None:
-        try:
-            child = int(json.loads(self._pid_file.read_text())["pid"])
-        except (OSError, ValueError, KeyError):
-            return
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(child, signal.SIGKILL)
 
 
 def _signal_name(number: int) -> str:

@@ -6,7 +6,6 @@ often, and should cost next to nothing.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -44,7 +43,7 @@ def parts(path: Path) -> list[dict[str, object]]:
 def _parts(workspace: Workspace, *, supervised: bool) -> list[dict[str, object]]:
     found = []
     for name, part in states_of(workspace).items():
-        pid = process_of(workspace, name) if supervised else None
+        pid = workspace.pid_of(name) if supervised else None
         state = part["state"] if supervised else "stopped"
         # A process that has just died is gone before its supervisor has noticed it.
         state = "unready" if state == "ready" and pid is None else state
@@ -72,14 +71,6 @@ def states_of(workspace: Workspace, since: int = 0) -> dict[str, dict[str, objec
     document = document_of(workspace.state_file)
     parts: dict[str, dict[str, object]] = document.get("parts", {})
     return {} if document.get("plan", 0) < since else parts
-
-
-def process_of(workspace: Workspace, name: str) -> int | None:
-    """Return the process id of a part, as its shim wrote it down."""
-    try:
-        return int(json.loads((workspace.run / f"{name}.pid").read_text())["pid"])
-    except (OSError, ValueError, KeyError):
-        return None
 
 
 def _memory_mb(parts_now: Sequence[Mapping[str, object]]) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -123,6 +124,23 @@ class Workspace:
         """Return a part's log file."""
         return self.logs / f"{part}.log"
 
+    def pid_file(self, part: str) -> Path:
+        """Return where a part's shim writes down which process the part is."""
+        return self.run / f"{part}.pid"
+
+    def pid_of(self, part: str) -> int | None:
+        """Return the process id of a part, as its shim wrote it down; None where it did not."""
+        try:
+            return int(json.loads(self.pid_file(part).read_text())["pid"])
+        except (OSError, ValueError, KeyError):
+            return None
+
+    def kill(self, part: str) -> None:
+        """Kill the processes of a part whose shim is gone."""
+        if (pid := self.pid_of(part)) is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
+
     def supervisor_pid(self) -> int | None:
         """Return the process id of a running supervisor, by its lock and not by its number."""
         try:
@@ -166,7 +184,7 @@ class Workspace:
                     report(f"{lock.stem}: waiting for an earlier process to end")
                     report = None
                 if time.monotonic() > limit:
-                    _kill_recorded(lock.with_suffix(".pid"))
+                    self.kill(lock.stem)
                 time.sleep(_POLL_S)
 
     @contextmanager
@@ -195,9 +213,3 @@ def _held(lock: Path) -> bool:
     return False
 
 
-def _kill_recorded(pid_file: Path) -> None:
-    try:
-        recorded = json.loads(pid_file.read_text())
-        os.killpg(int(recorded["pid"]), signal.SIGKILL)
-    except (OSError, ValueError, KeyError):
-        return

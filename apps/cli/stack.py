@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -267,7 +268,7 @@ def doctor_(workspace: NewWorkspaceOption = None, as_json: JsonOption = False) -
     checks += _moving(found)
     rows = [["ok" if c.ok else "NO", c.name, c.required, c.found, c.fix] for c in checks]
     emit(
-        {"ok": all(check.ok for check in checks), "checks": [c.document() for c in checks]},
+        {"ok": all(check.ok for check in checks), "checks": [asdict(c) for c in checks]},
         as_json=as_json,
         text=table(["state", "check", "required", "found", "fix"], rows),
     )

@@ -26,7 +26,6 @@ from lake.layout import Lake
 from lake.tables import Tables
 from projections.run.catalog import DeployedCatalog
 from projections.run.targets import live_target
-from stack.status import process_of
 from stack.workspace import Workspace
 
 NAME = "projections"
@@ -136,7 +135,7 @@ class LoadedStack:
     def cpu_s(self) -> dict[str, float]:
         """Return the processor seconds of the parts since they started."""
         at = Workspace.at(self.workspace)
-        found = {part: process_of(at, part) for part in _PARTS}
+        found = {part: at.pid_of(part) for part in _PARTS}
         return {part: cpu_seconds([pid]) for part, pid in found.items() if pid is not None}
 
     @contextmanager
