@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 from apps.settings import Settings
@@ -32,21 +33,10 @@ def site_of(found: Settings, *, fields: bool = True, into: Lake | None = None) -
 
 
 def _fields(found: Settings) -> Mapping[str, pa.Schema]:
-    from schemas.columns import event_shape
+    from projections.run.event_fields import EventFields
     from schemas.registry import ConfluentRegistry
 
-    url = found.text("registry.url")
-    schemas: dict[str, pa.Schema] = {}
-    if not url:
-        return schemas
-    registry = ConfluentRegistry(url)
-    try:
-        for subject in registry.subjects():
-            latest = registry.latest(subject)
-            if latest is not None and subject.count(".") == 1:
-                schemas[subject] = event_shape(latest.schema).schema
-    except Unavailable:
-        return {}
-    finally:
-        registry.close()
-    return schemas
+    if url := found.text("registry.url"):
+        with suppress(Unavailable), closing(ConfluentRegistry(url)) as registry:
+            return EventFields(registry).columns()
+    return {}

@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -23,7 +22,6 @@ from kernel.errors import EXIT_FAILED
 
 if TYPE_CHECKING:
     from cdc.admission import Check
-    from cdc.capture import Started
     from cdc.repairs import Repair
     from cdc.sources import Source
 
@@ -97,8 +95,7 @@ def add(
         return
     if not call.as_json:
         print(_text(rows, repairs), file=sys.stderr)
-    started, file = _started(found, source, password, timeout)
-    _show_started(call, started, file, _check_document(rows, repairs))
+    _start(call, source, password, timeout, _check_document(rows, repairs))
 
 
 def check(call: CommandCall, name: SourceName, fix: Fix = False, fix_as: FixAs = None) -> None:
@@ -129,20 +126,20 @@ def _checked(
     return source_checks.checks(site, source, dsn), repairs
 
 
-def _started(
-    found: settings.Settings, source: Source, password: str | None, timeout_s: float
-) -> tuple[Started, Path]:
+def _start(
+    call: CommandCall,
+    source: Source,
+    password: str | None,
+    timeout_s: float,
+    more: Mapping[str, object],
+) -> None:
     from apps.capture import capture_site
     from cdc.declarations import FOLDER
     from cdc.upkeep import lifecycle
 
-    started = lifecycle.add(capture_site(found), source, password, timeout_s=timeout_s)
-    return started, found.workspace / FOLDER / f"{source.name}.toml"
-
-
-def _show_started(
-    call: CommandCall, started: Started, file: Path, more: Mapping[str, object]
-) -> None:
+    site = capture_site(call.settings)
+    started = lifecycle.add(site, source, password, timeout_s=timeout_s)
+    file = site.folder / FOLDER / f"{source.name}.toml"
     tables, held = tuple(started.scope.tables), dict(started.scope.held)
     lines = [f"{file.stem} runs: {len(tables)} tables, declared in {file}"]
     lines += [f"held back: {each}: {reason}" for each, reason in held.items()]
