@@ -243,12 +243,6 @@ def anything_new(site: Site, subject: Subject, after: Epoch) -> bool:
     return any(epoch is not None and epoch > after for epoch in newest)
 
 
-def reads_projections(site: Site, name: str, text: str) -> bool:
-    """Say whether a query of a projection names another one that is deployed."""
-    decl = declaration(name, text)
-    return any(readers_of(other, [decl]) for other in site.deployed.deployment().declared)
-
-
 def has_late_rows(site: Site, subject: Subject, up_to: Epoch) -> bool:
     """Say whether streams have late rows up to an epoch that stay out of a projection's rows.
 

@@ -44,23 +44,18 @@ from pipeline.commit.manifest_rows import (
 )
 from pipeline.position.progress import Progress
 
+_APP = "epochs"
+"""What its commits are guarded as, beside what each of them says."""
+
 
 class Manifest:
     """Reads and appends the manifest of one lake."""
 
-    def __init__(
-        self,
-        lake: Lake,
-        tables: Tables,
-        *,
-        app_id: str = "epochs",
-        memory: EpochMemory | None = None,
-    ) -> None:
+    def __init__(self, lake: Lake, tables: Tables, *, memory: EpochMemory | None = None) -> None:
         """`memory` has what others in this process read of the lake, or commit to it."""
         self._lake = lake
         self._tables = tables
         self._writer = ArrowWriter(tables)
-        self._app_id = app_id
         self._newest: tuple[int, Committed | None] = (-1, None)
         self.memory = memory or EpochMemory()
         self._own_notes: dict[str, Epoch] = {}
@@ -71,7 +66,7 @@ class Manifest:
 
         Raises `LeaseLost` when another run bound it to other offsets.
         """
-        guard, row_of_it = Guard(f"{self._app_id}/bound", bound.epoch), bound_row(bound)
+        guard, row_of_it = Guard(f"{_APP}/bound", bound.epoch), bound_row(bound)
         if not self._made:
             # Several commits of each epoch, by several threads, and nobody reads an old version.
             self._tables.ensure(self._lake.epochs, row_of_it.schema, settings=SHORT)
@@ -107,16 +102,12 @@ class Manifest:
             "installs": compact(done.installs),
             "topics": compact(done.topics),
         }
-        guard, rows = Guard(self._committed_as, done.epoch), rows_of(row)
+        guard, rows = Guard(f"{_APP}/committed", done.epoch), rows_of(row)
         _, new = self._writer.append_told(self._lake.epochs, rows, guard)
         if new:
             # As whoever reads it has it: the moment of its commit, say, is that of its row.
             self.memory.add(map(committed_of, rows.to_pylist()))
         self._tables.appended(self._lake.epochs)
-
-    @property
-    def _committed_as(self) -> str:
-        return f"{self._app_id}/committed"
 
     def project(self, done: Projected, *, again: bool = False) -> None:
         """Note how far a derived table has come; see `project_all`."""
@@ -134,7 +125,7 @@ class Manifest:
         for done, again in notes:
             if done.epoch >= CLOSED:
                 raise Conflict(f"{done.name} was closed: it has no epoch that could be noted")
-            app = f"{self._app_id}/{done.name}"
+            app = f"{_APP}/{done.name}"
             guard = self._again(f"{done.name}/again") if again else Guard(app, done.epoch)
             guarded.append((rows_of(projected_row(done)), guard))
         before = {done.name: self.noted(done.name) for done, _ in notes}
@@ -157,7 +148,7 @@ class Manifest:
         if name in self._own_notes:
             return self._own_notes[name]
         table = self._tables.open(self._lake.epochs)
-        done = None if table is None else mark_of(table, f"{self._app_id}/{name}")
+        done = None if table is None else mark_of(table, f"{_APP}/{name}")
         return None if done is None else Epoch(done)
 
     def forget_notes(self, kept: Container[str]) -> None:
@@ -184,7 +175,7 @@ class Manifest:
 
     def _read_last(self) -> Committed | None:
         table = self._tables.open(self._lake.epochs)
-        mark = None if table is None else mark_of(table, self._committed_as)
+        mark = None if table is None else mark_of(table, f"{_APP}/committed")
         known = None if mark is None else self.memory.get(mark)
         if known is not None:
             return known
@@ -311,7 +302,7 @@ class Manifest:
         return [projected_of(row) for row in sorted(rows, key=noted_at)]
 
     def _again(self, name: str) -> Guard:
-        app, table = f"{self._app_id}/{name}", self._tables.open(self._lake.epochs)
+        app, table = f"{_APP}/{name}", self._tables.open(self._lake.epochs)
         return Guard(app, Epoch(((mark_of(table, app) if table else None) or 0) + 1))
 
     def _rows(self, where: pc.Expression, since: int = 0) -> list[dict[str, object]]:

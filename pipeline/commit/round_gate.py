@@ -34,14 +34,9 @@ class RoundGate:
     """What ingest and the rounds of one process tell each other. Safe for use from both threads."""
 
     def __init__(
-        self,
-        *,
-        most_s: float = MOST_S,
-        few: int = FEW_RECORDS,
-        now: Callable[[], float] = time.monotonic,
+        self, *, most_s: float = MOST_S, now: Callable[[], float] = time.monotonic
     ) -> None:
         self._most_s = most_s
-        self._few = few
         self._now = now
         self._took: deque[float] = deque(maxlen=_LATELY)
         """How long the last rounds took that had an epoch to take in."""
@@ -73,7 +68,7 @@ class RoundGate:
         """Wait for the round of the newest epoch, before one of so many records; say whether."""
         with self._changed:
             newest = self._newest
-            if records > self._few or not self._waits or self._taken_in >= newest:
+            if records > FEW_RECORDS or not self._waits or self._taken_in >= newest:
                 return False
             limit_s = min(self._most_s, self._usual_s())
             self._waits = self._changed.wait_for(lambda: self._taken_in >= newest, limit_s)
