@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
-from kernel.errors import NotFound
+from kernel.errors import Incompatible, NotFound
 from kernel.positions import Epoch
 from lake.datasets import dataset_at, scanner_of, schema_of
 from lake.file_actions import actions_of
@@ -189,7 +189,7 @@ def rows_of_keys(
 
     The rows of all keys meet the conditions, and each key is there once. Rows of files that
     `merges` holds, as it wrote them, are not read. None where the table lacks one of the columns,
-    or has one, or the keys, under another type.
+    or has one, or the keys, under another type. Raises `Incompatible` where a key is there twice.
     """
     stored, names = schema_of(table), [each.name for each in columns]
     certain = arrow_schema([each for each in columns if each.type])
@@ -206,19 +206,35 @@ def rows_of_keys(
         if held is None:
             unread.append(path)
         else:
-            found.append(_with_keys(held.select(wanted.names), keys))
+            found.append(_with_keys(held.select(wanted.names), keys, table))
     files = dataset_at(table, unread)
     for batch in scanner_of(files, where, wanted.names).to_batches() if unread else ():
-        found.append(_with_keys(pa.table(batch).cast(wanted), keys))
-    return pa.concat_tables(found)
+        found.append(_with_keys(pa.table(batch).cast(wanted), keys, table))
+    rows = [part for part in found if part.num_rows]
+    # What each part has once, two of them may have twice.
+    return _with_keys(pa.concat_tables(found), keys, table) if len(rows) > 1 else (rows or found)[0]
 
 
-def _with_keys(rows: pa.Table, keys: pa.Table) -> pa.Table:
-    """Return the rows that have one of some keys, of which each is there once."""
+def _with_keys(rows: pa.Table, keys: pa.Table, table: DeltaTable) -> pa.Table:
+    """Return the rows that have one of some keys. Raises `Incompatible` for one that is twice."""
     own = rows.select(keys.schema.names).cast(keys.schema)
     places = places_of(own, keys)
-    assert places is not None, "keys of a table, and touched ones, are there once"
+    if places is None:
+        raise _repeated(own, table)
     return rows.filter(pa.array(places != NOWHERE))
+
+
+def _repeated(keys: pa.Table, table: DeltaTable) -> Incompatible:
+    """Return what is wrong with a projection's table that has one of some keys twice."""
+    counted = keys.group_by(keys.schema.names).aggregate([([], "count_all")])
+    twice = counted.filter(pc.greater(counted["count_all"], 1)).slice(0, 1)
+    key = ", ".join(f"{n} = {twice[n][0]}" for n in keys.schema.names) if twice.num_rows else ""
+    name = table.table_uri.rstrip("/").rpartition("/projection/")[2].partition("/")[0]
+    return Incompatible(
+        f"the table of {name} has a key more than once: {key}; something else wrote to it",
+        remedy=f"Build its rows anew: penstock replay apply {name}, penstock replay verify {name}, "
+        f"then penstock replay swap {name} --yes --reason WHY",
+    )
 
 
 def written_in(rows: pa.Table) -> Epoch:

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from kernel import failpoints
+from kernel.errors import Incompatible
 from kernel.positions import Epoch
 from lake.layout import Lake
 from lake.tables import TableAt, Tables
@@ -239,3 +241,24 @@ def test_rows_that_other_software_merged_are_not_added_to(
         # Late ones: the newest is known from before.
         assert visits.run(name, visits.seen([("a", 6, stay)])).whole == whole
         assert {row["person"]: row[column] for row in visits.rows(name)} == {"a": a, "b": 9}
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_a_key_that_other_software_wrote_once_more_is_told_with_the_way_out(
+    tmp_path: Path, apart: bool
+) -> None:
+    visits = Visits(tmp_path)
+    visits.run("stays", visits.seen([("a", 1, 1), ("b", 2, 9)]))
+    rows = DeltaTable(visits.path("stays")).to_pyarrow_table()
+    again = rows.filter(pc.equal(rows["person"], "a"))
+    if apart:
+        write_deltalake(visits.path("stays"), again, mode="append")
+    else:
+        both = pa.concat_tables([rows, again])
+        write_deltalake(visits.path("stays"), both, mode="overwrite")
+    visits.start()
+    epoch = visits.seen([("a", 6, 4)])
+    told = r"the table of stays has a key more than once: person = a; something else wrote"
+    with pytest.raises(Incompatible, match=told) as refused:
+        visits.run("stays", epoch)
+    assert "penstock replay apply stays, penstock replay verify stays" in refused.value.remedy
