@@ -10,7 +10,7 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from kernel.errors import Conflict, InvalidRequest
+from kernel.errors import Conflict, Incompatible, InvalidRequest
 from schemas.registry import SchemaRegistry
 
 MOST_LOST = 10_000
@@ -25,6 +25,31 @@ class Refilled:
     schemas: int
     subjects: int
     lost: int
+
+
+def agreed(lake: Mapping[int, str], store: Mapping[int, str]) -> dict[int, str]:
+    """Return the schemas of both by id.
+
+    Raises `Incompatible` where an id stands for one schema in the lake and for another one in the
+    store: whichever the registry got, records of the other one would be read by it.
+    """
+    both = sorted({*lake} & {*store})
+    other = [n for n in both if lake[n] != store[n] and json.loads(lake[n]) != json.loads(store[n])]
+    if not other:
+        return {**lake, **store}
+    ids = ", ".join(map(str, other[:5])) + (", …" if len(other) > 5 else "")
+    raise Incompatible(
+        f"the lake and the store have different schemas under the id{'s'[: len(other) > 1]} {ids} "
+        f"({_name(lake[other[0]])} and {_name(store[other[0]])}): no registry reads both",
+        remedy="See that postgres.dsn is the store whose events the lake has: penstock store "
+        "verify. Where a new registry gave these ids anew, restore it from a backup of its own.",
+    )
+
+
+def _name(schema: str) -> str:
+    """Return what a schema calls itself."""
+    told = json.loads(schema)
+    return str(told.get("name", told.get("type")) if isinstance(told, dict) else told)
 
 
 def refill(

@@ -67,7 +67,7 @@ def restore_registry(call: CommandCall) -> None:
     from eventstore.recovery.events import lake_schemas
     from eventstore.recovery.stored_events import StoredEvents
     from schemas.registry import ConfluentRegistry
-    from schemas.registry_refill import refill
+    from schemas.registry_refill import agreed, refill
 
     found = call.settings
     dsn, url = found.required("postgres.dsn"), found.required("registry.url")
@@ -76,8 +76,9 @@ def restore_registry(call: CommandCall) -> None:
         async with StoredEvents.open(dsn, found.lake) as stored:
             return dict((await stored.contents()).schemas), await stored.type_schemas()
 
+    lake = lake_schemas(call.made_lake)
     schemas, subjects = asyncio.run(kept())
-    done = refill(ConfluentRegistry(url), lake_schemas(call.made_lake) | schemas, subjects)
+    done = refill(ConfluentRegistry(url), agreed(lake, schemas), subjects)
     text = f"the registry at {url} has {done.schemas} schemas under their ids"
     if done.lost:
         text += f"; nobody knows {done.lost} more, whose ids stand for nothing"

@@ -10,10 +10,10 @@ import pytest
 
 from eventstore.codecs import Codecs
 from eventstore.intake import Intake
-from kernel.errors import Conflict, InvalidRequest, Misconfigured
+from kernel.errors import Conflict, Incompatible, InvalidRequest, Misconfigured
 from schemas.records import NewEvent
 from schemas.registry import MemoryRegistry
-from schemas.registry_refill import MOST_LOST, refill
+from schemas.registry_refill import MOST_LOST, agreed, refill
 from tests.support.store.memory import MemorySchemaCache
 
 
@@ -54,6 +54,21 @@ def test_a_registry_that_gives_other_ids_is_refused() -> None:
     registry.register("of.another", record("other"))
     with pytest.raises(Conflict, match="it is not empty"):
         refill(registry, SCHEMAS, SUBJECTS)
+
+
+def test_what_lake_and_store_know_by_other_schemas_is_refused() -> None:
+    """Whichever a registry got, the records of the other one would be read by it."""
+    spelled = json.dumps(json.loads(SCHEMAS[2]), indent=1)
+    assert agreed({2: SCHEMAS[2], 5: SCHEMAS[5]}, {2: spelled, 3: SCHEMAS[3]}) == {
+        2: spelled,
+        3: SCHEMAS[3],
+        5: SCHEMAS[5],
+    }
+    with pytest.raises(Incompatible, match=r"under the ids 2, 3 \(placed and row\)") as refused:
+        agreed(SCHEMAS, {2: SCHEMAS[5], 3: SCHEMAS[2]})
+    assert "penstock store verify" in refused.value.remedy
+    with pytest.raises(Incompatible, match=r"under the id 5 \(row and placed\)"):
+        agreed(SCHEMAS, SCHEMAS | {5: SCHEMAS[2]})
 
 
 @pytest.mark.parametrize("number", [0, MOST_LOST + 2])
