@@ -22,7 +22,15 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from eventstore.recovery.events import ABOUT, COLUMNS, FORMAT, files_of, refuse_gaps
+from eventstore.recovery.events import (
+    ABOUT,
+    COLUMNS,
+    FORMAT,
+    OWN,
+    checksum_of,
+    files_of,
+    refuse_gaps,
+)
 from eventstore.recovery.rebuild import RebuildProgress
 from eventstore.recovery.stored_events import StoredEvents
 from kernel.errors import Conflict
@@ -91,7 +99,7 @@ async def export(
     }
     unfinished = folder / f".{ABOUT}"
     with _kept(unfinished) as file:
-        file.write(json.dumps(about, indent=1).encode() + b"\n")
+        file.write(json.dumps(about | {OWN: checksum_of(about)}, indent=1).encode() + b"\n")
     _sync(folder)
     unfinished.rename(folder / ABOUT)
     _sync(folder)

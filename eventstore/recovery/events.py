@@ -42,6 +42,8 @@ PART = 100_000
 """Events of a part: a few dozen megabytes."""
 FORMAT = "penstock-store-1"
 ABOUT = "store.json"
+OWN = "sha256"
+"""What `ABOUT` names its own checksum by; exports of earlier versions have none."""
 
 
 class StoreEvents(Protocol):
@@ -151,11 +153,8 @@ class FolderEvents:
         self._folder = folder
         about = _about(folder)
         for name, known in about["files"].items():
-            if _sha256(folder / name) != known["sha256"]:
-                raise ChecksumMismatch(
-                    f"{folder / name} is not the file that was exported",
-                    remedy="Take the export again, or the copy that it was made from.",
-                )
+            if not (folder / name).exists() or _sha256(folder / name) != known["sha256"]:
+                raise _damaged(folder / name)
         self._files = [n for n in sorted(about["files"]) if n.startswith("events-")]
         schemas = pq.read_table(folder / "schemas.parquet").to_pylist()
         self._contents = Contents(
@@ -305,9 +304,26 @@ def _about(folder: Path) -> dict[str, Any]:
             f"{folder} has no whole export: {ABOUT} is written last",
             remedy="penstock store export FOLDER",
         ) from error
+    except ValueError as error:
+        raise _damaged(folder / ABOUT) from error
+    if not isinstance(found, dict) or found.get(OWN, checksum_of(found)) != checksum_of(found):
+        raise _damaged(folder / ABOUT)
     if found.get("format") != FORMAT:
         raise Incompatible(f"{folder} is of format {found.get('format')}, this reads {FORMAT}")
     return found
+
+
+def _damaged(file: Path) -> ChecksumMismatch:
+    return ChecksumMismatch(
+        f"{file} is not the file that was exported",
+        remedy="Take the export again, or the copy that it was made from.",
+    )
+
+
+def checksum_of(about: Mapping[str, object]) -> str:
+    """Return the checksum of what an export says of itself, but for the checksum."""
+    told = {name: value for name, value in about.items() if name != OWN}
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 
 def _sha256(path: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import uuid
 from collections.abc import Callable, Iterator
@@ -224,9 +225,23 @@ def test_a_store_that_was_exported_is_imported_as_it_was(
     rebuilt(FolderEvents(folder), empty)
     assert compared(FolderEvents(folder), empty, lake).equal
     assert compared(LakeEvents(Lake.at(lake)), empty, lake).equal
+    about = folder / "store.json"
+    told = about.read_text()
+    lower = told.replace(f'"head": {head(dsn)}', '"head": 7')
+    for damaged in (told[:-20], lower, "[]", ""):
+        about.write_text(damaged)
+        with pytest.raises(ChecksumMismatch, match=r"store\.json is not the file"):
+            FolderEvents(folder)
+    del (earlier := json.loads(told))["sha256"]
+    about.write_text(json.dumps(earlier))
+    assert FolderEvents(folder).contents.head == head(dsn), "earlier versions wrote none"
+    about.write_text(told)
     file = folder / "events-000002.parquet"
     rows = pq.read_table(file)
     pq.write_table(rows.set_column(4, "version", pa.array([9] * rows.num_rows, pa.int64())), file)
+    with pytest.raises(ChecksumMismatch, match=r"events-000002\.parquet is not the file"):
+        FolderEvents(folder)
+    file.unlink()
     with pytest.raises(ChecksumMismatch, match=r"events-000002\.parquet is not the file"):
         FolderEvents(folder)
     (folder / "store.json").unlink()
