@@ -92,7 +92,7 @@ def base_of(
             name, f"its query, columns or late rows mean something else since epoch {noted.epoch}"
         )
     if (lost := missing_file(table.rows(site.lake))) is not None:
-        raise _gone(name, noted.epoch, str(lost))
+        raise _gone(name, f"at epoch {noted.epoch}", str(lost))
     return Base(
         asked=start.told,
         epoch=noted.epoch,
@@ -137,7 +137,8 @@ def rows_of(lake: Lake, part: KeptTable) -> pa.Table:
     try:
         return part.rows(lake).to_table()
     except FileNotFoundError as error:
-        raise _gone(part.name, Epoch(part.done or 0), str(error)) from error
+        name = part.name.removeprefix("projection/")
+        raise _gone(name, f"in version {part.version}", str(error)) from error
 
 
 def _kept(
@@ -192,7 +193,7 @@ def _at_version(site: Site, name: str, version: int, epoch: Epoch) -> KeptTable:
     try:
         return kept_table(DeltaTable(site.lake.path(table), version=version), table)
     except DeltaError as error:
-        raise _gone(name, epoch, f"version {version}") from error
+        raise _gone(name, f"at epoch {epoch}", f"version {version}") from error
 
 
 def _anew(name: str) -> str:
@@ -206,9 +207,9 @@ def _refused(name: str, why: str) -> Conflict:
     )
 
 
-def _gone(name: str, epoch: Epoch, what: str) -> NotFound:
+def _gone(name: str, when: str, what: str) -> NotFound:
     return NotFound(
-        f"the rows that {name} had at epoch {epoch} are not kept any more ({what})",
+        f"the rows that {name} had {when} are not kept any more ({what})",
         remedy="Begin with a savepoint (penstock savepoint list), or from the beginning: "
         f"penstock replay apply {name}. How long versions are kept is lake.retention_days.",
     )

@@ -324,10 +324,10 @@ class ReplayBook:
 
 
 def command_of(replay: Replay) -> str:
-    """Return the command that finishes what was begun with a generation that is claimed."""
-    back = replay.state is State.ROLLING_BACK
-    names = " ".join(sorted(replay.together) or [replay.name])
-    return f"penstock replay {'rollback' if back else 'swap'} {names}"
+    """Return the command that finishes what was begun with a claimed generation, none newer."""
+    back, together = replay.state is State.ROLLING_BACK, " ".join(sorted(replay.together))
+    alone = replay.name if back else f"{replay.name} --generation {replay.generation}"
+    return f"penstock replay {'rollback' if back else 'swap'} {together or alone}"
 
 
 def _amid_others(replay: Replay) -> Conflict:

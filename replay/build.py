@@ -18,11 +18,10 @@ from datetime import UTC, datetime, timedelta
 
 from kernel import failpoints
 from kernel.errors import Cancelled, Conflict, InvalidRequest, NotFound, is_no_room
-from kernel.positions import CLOSED, Epoch
+from kernel.positions import Epoch
 from lake.sessions import Spark, SparkOnDemand
 from pipeline.ddl.held_tables import retry_command
 from pipeline.executor import ExecutorChoice
-from projections.run.catalog import Entry
 from projections.run.derived_holds import why_it_waits
 from projections.run.input_rows import input_bytes
 from projections.run.projector import Projector
@@ -35,12 +34,19 @@ from replay.cancel import ABANDONED_AFTER, is_alive, remove_abandoned, remove_fi
 from replay.copies import claim_place, put_in_place, read_elsewhere, remove_older
 from replay.course import Course, Report
 from replay.driver_slices import DriverSlices
-from replay.generations import live_app
 from replay.mends import mended
 from replay.planning import build_epoch, input_rows, next_generation
 from replay.progress import watched
 from replay.rates import rates_for
-from replay.resumption import being_built, no_room, refuse_other, slice_failed, stale, unfinished
+from replay.resumption import (
+    being_built,
+    needing,
+    no_room,
+    refuse_other,
+    slice_failed,
+    stale,
+    unfinished,
+)
 from replay.slice_writer import FAILURES, SliceWriter
 from replay.slices import (
     SlicedBuild,
@@ -62,6 +68,7 @@ from replay.subject import (
     reachable,
     subject_of,
 )
+from replay.swap_place import refuse_half_swapped
 
 RECORD_EVERY_S = 5.0
 
@@ -124,7 +131,7 @@ class Builder:
             return self.resume(name, rate=rate)
         remove_abandoned(self._site, name)
         subject = subject_of(self._site, name, text)
-        self._refuse_half_swapped(subject.entry)
+        refuse_half_swapped(self._site, name, subject.entry.generation)
         epoch = self._epoch(subject)
         base = base_of(self._site, subject, start, up_to=epoch, include_late=include_late)
         if base is not None and self._site.into is not None:
@@ -172,7 +179,7 @@ class Builder:
         if before is None:
             raise stale(replay, "it was begun by a version that built without slices")
         subject = subject_of(self._site, name, replay.text)
-        self._refuse_half_swapped(subject.entry)
+        refuse_half_swapped(self._site, name, subject.entry.generation)
         if subject.entry.generation != replay.base:
             raise stale(replay, f"generation {subject.entry.generation} went live since")
         if fingerprint_of(subject.plan, before.slicing) != before.fingerprint:
@@ -182,7 +189,10 @@ class Builder:
             subject = mended(self._site, replay, subject, before.slicing, text)
             build = replace(build, fingerprint=fingerprint_of(subject.plan, before.slicing))
             replay = replace(replay, text=text)
-        target = self._target(replay, subject, build.up_to)
+        with needing(replay):
+            if build.base is not None:
+                parts_of(self._site, name, build.base)
+            target = self._target(replay, subject, build.up_to)
         if build.read != read_elsewhere(self._site, target):
             raise stale(replay, "another projection that it reads was written again since")
         now = replay.now(State.BUILDING, detail=build.detail)
@@ -370,16 +380,6 @@ class Builder:
             f"the build of generation {replay.generation} of {replay.name} was cancelled",
             remedy=f"penstock replay apply {replay.name}",
         )
-
-    def _refuse_half_swapped(self, entry: Entry) -> None:
-        stable = self._site.tables.open(self._site.lake.path(f"projection/{entry.name}"))
-        live = live_app(entry.name, entry.generation)
-        if stable is not None and stable.transaction_version(live) == CLOSED:
-            raise Conflict(
-                f"a swap or rollback of {entry.name} was interrupted",
-                remedy=f"Give the same command again; penstock replay status {entry.name} shows "
-                "which it was.",
-            )
 
     def _epoch(self, subject: Subject) -> Epoch:
         """Return the epoch to build up to. Raises `Conflict` where a held table leaves none."""

@@ -70,7 +70,7 @@ def cancel(site: Site, name: str, *, generation: int | None = None) -> Replay:
         raise Conflict(
             f"generation {replay.generation} of {name} is being swapped, or its swap was "
             "interrupted",
-            remedy=f"Finish it: penstock replay swap {name} --yes; then, to go back: "
+            remedy=f"Finish it: {command_of(replay)}; then, to go back: "
             f"penstock replay rollback {name}",
         )
     was = {"was": replay.state.value}
@@ -112,7 +112,7 @@ def _refuse_the_table(site: Site, replay: Replay) -> None:
     raise Conflict(
         f"generation {replay.generation} of {replay.name} is the table already; its swap was "
         "interrupted",
-        remedy=f"Finish it: penstock replay swap {replay.name} --yes; then, to go back: "
+        remedy=f"Finish it: {command_of(replay)}; then, to go back: "
         f"penstock replay rollback {replay.name}",
     )
 

@@ -184,8 +184,7 @@ def _about_to_go_live(replay: Replay) -> tuple[str, str, str]:
         )
         return replay.base_text, why, command
     why = f"whose generation {generation} is being swapped, or its swap was interrupted"
-    command = f"penstock replay swap {name} --generation {generation} --yes"
-    return replay.text, why, command_of(replay) if replay.together else command
+    return replay.text, why, command_of(replay)
 
 
 def _decided(

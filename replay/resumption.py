@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 from kernel.errors import (
     Conflict,
     ContractViolation,
+    NotFound,
     PenstockError,
     StorageFull,
     Unavailable,
@@ -66,6 +69,18 @@ def stale(replay: Replay, why: str) -> Conflict:
         f"generation {replay.generation} of {replay.name} cannot be gone on with: {why}",
         remedy=f"penstock replay cancel {replay.name}, then penstock replay apply {replay.name}",
     )
+
+
+@contextmanager
+def needing(replay: Replay) -> Iterator[None]:
+    """Find what a build goes on with. Raises `Conflict` where some of it is not kept any more.
+
+    The same command again would meet the same.
+    """
+    try:
+        yield
+    except NotFound as gone:
+        raise stale(replay, gone.message) from gone
 
 
 def slice_failed(replay: Replay, number: int, key: str | None, error: Exception) -> PenstockError:

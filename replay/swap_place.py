@@ -12,7 +12,7 @@ from lake.datasets import schema_of
 from lake.removals import Removals
 from lake.table_files import live_files
 from lake.tables import kept
-from replay.book import Replay
+from replay.book import CLAIMED, Replay, ReplayBook, command_of
 from replay.generations import build_app, generation_name, live_app
 from replay.subject import Site, anything_new, noted_epoch, subject_of
 
@@ -41,7 +41,7 @@ def place_now(site: Site, replay: Replay) -> SwapPlace:
     built = DeltaTable(site.lake.path(generation_name(replay.name, replay.generation)))
     site.tables.ensure(path, schema_of(built))
     stable = DeltaTable(path)
-    swapped = _swapped_at(stable, replay)
+    swapped = _swapped_at(site, stable, replay)
     # A catch-up without new input commits nothing: the book may know better than the table.
     done = built.transaction_version(build_app(replay.name, replay.generation)) or 0
     if swapped is None:
@@ -107,7 +107,27 @@ def _cursor(site: Site, replay: Replay) -> int | None:
     return stable.transaction_version(live_app(replay.name, replay.generation))
 
 
-def _swapped_at(stable: DeltaTable, replay: Replay) -> Epoch | None:
+def refuse_half_swapped(site: Site, name: str, generation: int) -> None:
+    """Raise `Conflict` where a swap or rollback came as far as its commit, the catalog not yet."""
+    stable = site.tables.open(site.lake.path(f"projection/{name}"))
+    if stable is not None and stable.transaction_version(live_app(name, generation)) == CLOSED:
+        raise Conflict(
+            f"a swap or rollback of {name} was interrupted",
+            remedy=f"Finish it: {finishing(site, name)}",
+        )
+
+
+def finishing(site: Site, name: str) -> str:
+    """Return the command that finishes the swap or rollback whose commit a table has.
+
+    That of a swap names the generation: a newer one may have been built beside it.
+    """
+    known = ReplayBook(site.lake, site.tables).of(name)
+    begun = [each for each in known if each.state in CLAIMED and is_the_table(site, each)]
+    return command_of(begun[-1]) if begun else f"penstock replay status {name}"
+
+
+def _swapped_at(site: Site, stable: DeltaTable, replay: Replay) -> Epoch | None:
     """Return the epoch of a generation that is the table by its commit already; None before."""
     refuse_taken_back(stable, replay, replay.generation)
     swapped = stable.transaction_version(live_app(replay.name, replay.generation))
@@ -115,6 +135,6 @@ def _swapped_at(stable: DeltaTable, replay: Replay) -> Epoch | None:
         raise Conflict(
             f"generation {replay.base} of {replay.name} was replaced by another one than "
             f"{replay.generation}",
-            remedy=f"Finish what was begun: penstock replay status {replay.name}",
+            remedy=f"Finish what was begun: {finishing(site, replay.name)}",
         )
     return None if swapped is None else Epoch(swapped)

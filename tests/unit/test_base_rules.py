@@ -12,6 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from apps.cli.output import table
+from kernel import failpoints
 from kernel.errors import Conflict, InvalidRequest, NotFound, PenstockError
 from kernel.positions import Epoch
 from lake.layout import Lake
@@ -20,13 +21,16 @@ from projections.run.catalog import LIVE, SOURCE, DeployedCatalog, Entry
 from projections.run.meanings import MIXED, meaning_of
 from projections.serve.savepoints import create, drop
 from replay.bases import PART_BYTES, Base, base_of, parts_of, rows_of
+from replay.book import State
+from replay.build import Builder
 from replay.build_requests import asked_start, start_of
+from replay.cancel import cancel
 from replay.chosen_keys import refuse_condition
 from replay.pages import plan_page
 from replay.planning import plan_replay, refuse_changed
 from replay.starts import Start
 from replay.subject import subject_of
-from tests.support.lake.handmade import SQL, HandMade, words
+from tests.support.lake.handmade import SQL, HandMade, NoSpark, words
 from tests.support.oracles.sql_world import planned
 from tests.unit.test_replay_planning import document
 
@@ -215,6 +219,29 @@ def test_p5_a_savepoint_is_begun_with_when_its_version_is_gone(lake: Lake) -> No
     for file in part.sizes:
         (root / file).unlink()
     assert "are not kept any more" in refusal(made, KEPT)
+    with pytest.raises(NotFound, match=f"the rows that {NAME} had in version") as told:
+        rows_of(made.lake, part)
+    assert f"penstock replay apply {NAME}." in told.value.remedy
+
+
+@pytest.mark.parametrize("command", ["resume", "build"])
+def test_a_build_whose_savepoint_was_dropped_tells_the_way_out(lake: Lake, command: str) -> None:
+    made = lived(lake)
+    create(made.lake, "kept", epoch=Epoch(2))
+
+    def build(name: str) -> object:
+        builder = Builder(NoSpark(), made.site, lambda _: None, abandoned_after=timedelta(0))
+        return builder.build(NAME, start=KEPT) if name == "build" else builder.resume(NAME)
+
+    failpoints.arm(failpoints.REPLAY_AFTER_SLICE)
+    with pytest.raises(failpoints.Crash):
+        build("build")
+    drop(made.lake, "kept")
+    with pytest.raises(Conflict, match=r"2 of report cannot be gone on with: .*kept") as told:
+        build(command)
+    way_out = f"penstock replay cancel {NAME}, then penstock replay apply {NAME}"
+    assert told.value.remedy == way_out
+    assert cancel(made.site, NAME).state is State.CANCELLED
 
 
 def test_a_base_is_cut_into_parts_that_fit(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ from replay.cancel import cancel, remove_files
 from replay.generations import generation_name, live_app
 from replay.pages import short
 from replay.subject import entry_of
+from replay.swap_place import refuse_half_swapped
 from tests.support.lake.handmade import HandMade, words
 from tests.support.lake.swaps import rollback, swap
 from tests.support.services.waiting import until
@@ -209,9 +210,31 @@ def test_a_swap_that_died_behind_its_claim_is_finished_by_the_same_command(made:
         swap(made.site, NAME, unmoved)
     with pytest.raises(Conflict, match="its swap was interrupted") as refused:
         cancel(made.site, NAME)
-    assert f"penstock replay swap {NAME} --yes" in str(refused.value.remedy)
+    assert f"penstock replay swap {NAME} --generation 2" in str(refused.value.remedy)
     assert swap(made.site, NAME, unmoved).generation == 2
     assert rollback(made.site, NAME).generation == 1
+
+
+@pytest.mark.parametrize("newer", [2, 3])
+def test_p10_of_two_generations_the_one_whose_swap_died_is_named_by_what_refuses_the_other(
+    made: HandMade, newer: int
+) -> None:
+    """A name alone stands for the newest one, whichever it was that died."""
+    made.build(NAME, words((1, "other")), 1, generation=3)
+    died, other = (5 - newer, newer)
+    failpoints.arm(failpoints.REPLAY_AFTER_SWAP)
+    with pytest.raises(failpoints.Crash):
+        swap(made.site, NAME, unmoved, generation=died)
+    finish = f"penstock replay swap {NAME} --generation {died}"
+    with pytest.raises(Conflict, match=f"replaced by another one than {other}") as refused:
+        swap(made.site, NAME, unmoved, generation=other)
+    assert refused.value.remedy == f"Finish what was begun: {finish}"
+    with pytest.raises(Conflict, match=f"a swap or rollback of {NAME} was interrupted") as refused:
+        refuse_half_swapped(made.site, NAME, 1)
+    assert refused.value.remedy == f"Finish it: {finish}"
+    assert swap(made.site, NAME, unmoved, generation=died).generation == died
+    with pytest.raises(Conflict, match=f"generation {died} of {NAME} is live"):
+        swap(made.site, NAME, unmoved, generation=other)
 
 
 @pytest.mark.parametrize("at", [failpoints.REPLAY_AFTER_CLAIM, failpoints.REPLAY_AFTER_SWAP])

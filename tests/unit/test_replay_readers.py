@@ -160,7 +160,7 @@ def test_a_reader_that_was_decided_on_before_a_swap_is_decided_on_anew_behind_it
     monkeypatch.setattr(deployment, "_decided", amid)
     with pytest.raises(Conflict, match="reader reads report, whose generation 2 is being") as told:
         deployment.apply(made.site, [], reader)
-    assert f"penstock replay swap {NAME} --generation 2 --yes" in str(told.value.remedy)
+    assert f"penstock replay swap {NAME} --generation 2" in str(told.value.remedy)
     assert version(made) > met[0]
     assert swap_in(made) == 2
     with pytest.raises(InvalidRequest):
