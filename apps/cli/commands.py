@@ -9,7 +9,8 @@ Each gets --workspace and --json behind its own parameters. One without such a c
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, get_type_hints
@@ -28,6 +29,19 @@ if TYPE_CHECKING:
     from eventstore.service_client import ServiceClient
 
 Command = Callable[..., None]
+
+
+class CommandAnswers:
+    """What a command answers of several things, one after the other."""
+
+    def __init__(self) -> None:
+        self.documents: list[object] = []
+        self.pages: list[str] = []
+
+    def add(self, document: object, page: str) -> None:
+        """Add the answer about one of them: for programs, and for people."""
+        self.documents.append(document)
+        self.pages.append(page)
 
 
 class CommandCall:
@@ -65,6 +79,20 @@ class CommandCall:
     def answer(self, document: object, text: str | None = None, *, verbatim: bool = False) -> None:
         """Print an answer, as `output.emit` does."""
         emit(document, as_json=self.as_json, text=text, verbatim=verbatim)
+
+    @contextmanager
+    def answers(self, *, several: bool, between: str = "\n\n") -> Iterator[CommandAnswers]:
+        """Print what the block adds, once it ends: a list of documents where there are `several`.
+
+        Also behind an error: what is known of the first ones is told all the same.
+        """
+        told = CommandAnswers()
+        try:
+            yield told
+        finally:
+            if told.documents:
+                document = told.documents if several else told.documents[0]
+                self.answer(document, text=between.join(told.pages))
 
     def refuse_unconfirmed(
         self, what: str, *, needs: str = "--yes", fix: str | None = None, **fields: object

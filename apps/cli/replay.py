@@ -129,13 +129,15 @@ def verify_(
     if report is not None:
         refuse_other(report)
     expectation = Expectation(rows=expect, columns=tuple(expect_column or ()))
-    compared = [_verified(found, into, each, expectation) for each in builds]
-    if report is not None:
-        write_report(compared[0], report)
-    documents = [each.document for each in compared]
-    text = "\n\n".join(comparison_page(each, table) for each in compared)
-    call.answer(documents if len(names) > 1 else documents[0], text=text)
-    if not all(each.accepted for each in compared):
+    accepted = True
+    with call.answers(several=len(names) > 1) as told:
+        for each in builds:
+            compared = _verified(found, into, each, expectation)
+            told.add(compared.document, comparison_page(compared, table))
+            if report is not None:
+                write_report(compared, report)
+            accepted = accepted and compared.accepted
+    if not accepted:
         raise typer.Exit(EXIT_FAILED)
 
 

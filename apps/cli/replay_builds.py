@@ -120,23 +120,19 @@ def plan(
     into = other_lake(settled, lake)
     asked = _asked(sql, from_savepoint, from_, where, include_late=include_late)
     chosen = chosen_names(_reads(settled, into), names, downstream=downstream)
-    documents, pages = [], []
-    for name in chosen:
-        if is_derived(name, into):
-            refuse_options(name, asked)
-            made = derived_plan(settled, name, into)
-            documents.append(asdict(made))
-            pages.append(made.page)
-            continue
-        book_of(settled, name, into)
-        start = asked_start(from_savepoint, from_, where)
-        text = text_for(sql, name, several=len(chosen) > 1)
-        look = _planner(settled, site_of(settled, into=into), name)
-        found = look(text=text, include_late=include_late, start=start)
-        documents.append(asdict(found))
-        pages.append(plan_page(found, table))
-    several = len(names) > 1 or downstream
-    call.answer(documents if several else documents[0], text="\n\n".join(pages))
+    with call.answers(several=len(names) > 1 or downstream) as told:
+        for name in chosen:
+            if is_derived(name, into):
+                refuse_options(name, asked)
+                made = derived_plan(settled, name, into)
+                told.add(asdict(made), made.page)
+                continue
+            book_of(settled, name, into)
+            start = asked_start(from_savepoint, from_, where)
+            text = text_for(sql, name, several=len(chosen) > 1)
+            look = _planner(settled, site_of(settled, into=into), name)
+            found = look(text=text, include_late=include_late, start=start)
+            told.add(asdict(found), plan_page(found, table))
 
 
 def _reads(found: settings.Settings, into: Lake | None) -> Callable[[], Site]:
@@ -203,19 +199,17 @@ def apply(
         planned=planned,
         several=len(chosen) > 1,
     )
-    several = len(names) > 1 or downstream
-    built = []
-    for name in chosen:
-        if is_derived(name, into):
-            refuse_options(name, asked | {"--rate": rate, "--slices": slices, "--plan": planned})
-            built.append(make_derived(found, name, into))
-        else:
-            built.append(build(name))
-        if built[-1].state == "paused":
-            break
-    documents = [document(each) for each in built]
-    text = "\n".join(_built_page(each, into) for each in built)
-    call.answer(documents if several else documents[0], text=text)
+    with call.answers(several=len(names) > 1 or downstream, between="\n") as told:
+        for name in chosen:
+            if is_derived(name, into):
+                paces = {"--rate": rate, "--slices": slices, "--plan": planned}
+                refuse_options(name, asked | paces)
+                built = make_derived(found, name, into)
+            else:
+                built = build(name)
+            told.add(document(built), _built_page(built, into))
+            if built.state == "paused":
+                break
 
 
 def _apply_one(

@@ -15,7 +15,13 @@ from typer.testing import CliRunner
 
 from apps.cli import build as commands
 from kernel import failpoints
-from kernel.errors import EXIT_NEEDS_CONFIRMATION, Conflict, InvalidRequest, NotFound
+from kernel.errors import (
+    EXIT_NEEDS_CONFIRMATION,
+    Conflict,
+    Incompatible,
+    InvalidRequest,
+    NotFound,
+)
 from kernel.positions import CLOSED, Epoch
 from lake.layout import Lake
 from lake.tables import Tables
@@ -445,6 +451,21 @@ def test_several_are_compared_by_one_command(
         answer = CliRunner().invoke(commands(), ["replay", "verify", *PAIR, *given])
         assert isinstance(answer.exception, InvalidRequest)
     assert not Path("told.json").exists()
+
+
+def test_what_is_known_of_the_first_ones_is_told_where_a_later_one_cannot_be_compared(
+    pair: SwappedPair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PENSTOCK_LAKE_PATH", pair.lake.root)
+    monkeypatch.chdir(tmp_path)
+    built(pair)
+    second = pair.book.newest("second", *READY)
+    pair.book.record(replace(second, text=SQL.format(name="second", key="other")))
+    answer = CliRunner().invoke(commands(), ["replay", "verify", *PAIR, "--json"])
+    assert isinstance(answer.exception, Incompatible)
+    assert [(e["name"], e["verdict"]) for e in json.loads(answer.stdout)] == [
+        ("first", "rows differ")
+    ]
 
 
 def test_a_rollback_to_what_is_not_kept_changes_neither(
