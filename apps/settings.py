@@ -19,6 +19,7 @@ from pathlib import Path
 
 from kernel.errors import Misconfigured, NotFound
 from lake.layout import lake_root
+from stack.workspace import Workspace, owner_if_another
 
 ENDPOINTS_FILE = Path(".penstock/endpoints.json")
 TOKEN_FILE = Path(".penstock/token")
@@ -299,10 +300,19 @@ def _known(found: Mapping[str, object], *, origin: str) -> dict[str, Setting]:
 
 def _endpoints(root: Path) -> dict[str, object]:
     path = root / ENDPOINTS_FILE
-    if not path.exists():
-        return {}
     try:
+        if Workspace.at(root).supervisor_pid() is None:
+            # A stack that was killed leaves the file, and its ports may be another workspace's now.
+            return {}
         loaded = json.loads(path.read_text())
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except PermissionError as error:
+        whose = owner_if_another(path) or "its user"
+        raise Misconfigured(
+            f"the stack of {root} runs as {whose}, and {path} is closed to others",
+            remedy=f"Work as {whose}, or in a workspace of your own: -w DIR",
+        ) from error
     except (ValueError, RecursionError):
         loaded = None
     if not isinstance(loaded, dict):

@@ -6,9 +6,9 @@ Every function works from outside the supervisor's process, through its files an
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from kernel.errors import Conflict, NotFound, Unavailable
+from kernel.errors import Conflict, Misconfigured, NotFound, Unavailable
 from stack.accounts import data_folder, postgres_account
 from stack.logs import last_words
 from stack.plan import StackPlan
@@ -28,7 +28,7 @@ from stack.running_part import WAITS, Running
 from stack.status import parts as parts_of
 from stack.status import states_of
 from stack.supervisor import EXIT_CLAIMED, Supervisor
-from stack.workspace import Workspace
+from stack.workspace import Workspace, owner_if_another
 
 _POLL_S = 0.05
 
@@ -44,7 +44,7 @@ def up(path: Path, options: UpOptions | None = None, report: Report = silent) ->
     try:
         return _up(Workspace.at(path), options, report)
     except Unavailable as error:
-        if "ended" not in error.fields:
+        if "never_began" not in error.fields:
             raise
         # It attached to a supervisor that was just being stopped or killed.
         return _up(Workspace.at(path), options, report)
@@ -52,7 +52,7 @@ def up(path: Path, options: UpOptions | None = None, report: Report = silent) ->
 
 def _up(workspace: Workspace, options: UpOptions, report: Report) -> dict[str, object]:
     workspace.make()
-    with workspace.one_at_a_time():
+    with workspace.one_at_a_time(report=report):
         if workspace.supervisor_pid() is None:
             workspace.await_release(report=report)
         plan = make_plan(workspace, options, report)
@@ -73,7 +73,7 @@ def up_foreground(path: Path, options: UpOptions, report: Report = silent) -> No
     """
     workspace = Workspace.at(path)
     workspace.make()
-    with workspace.one_at_a_time():
+    with workspace.one_at_a_time(report=report):
         if (pid := workspace.supervisor_pid()) is not None:
             raise Conflict(
                 f"the stack runs already, under process {pid}",
@@ -149,14 +149,25 @@ def wait_ready(
             return endpoints
         late = [name for name, state in said.items() if state != "ready"]
         if not alive:
-            raise Unavailable(
-                f"the supervisor ended before all was ready: {', '.join(late)}",
-                remedy=f"See {workspace.log_of('supervisor')}. Then again: penstock up",
-                ended="supervisor",
-            )
+            raise _ended(workspace, plan, late)
         if time.monotonic() > limit:
             raise _not_ready(workspace, states, late, timeout_s)
         time.sleep(_POLL_S)
+
+
+def _ended(workspace: Workspace, plan: StackPlan, late: Sequence[str]) -> Unavailable:
+    """Tell a supervisor that was stopped from one that was killed, or never took up this plan."""
+    left = states_of(workspace, since=plan.number)
+    if left and all(part["state"] == "stopped" for part in left.values()):
+        return Unavailable(
+            f"another command stopped the stack before all was ready: {', '.join(late)}",
+            remedy="Start it again, when it is wanted: penstock up",
+        )
+    return Unavailable(
+        f"the supervisor ended before all was ready: {', '.join(late)}",
+        remedy=f"See {workspace.log_of('supervisor')}. Then again: penstock up",
+        **({} if left else {"never_began": True}),
+    )
 
 
 def _not_ready(
@@ -196,12 +207,32 @@ def _late(workspace: Workspace, name: str, found: Mapping[str, object]) -> str:
 
 
 def down(path: Path, *, timeout_s: float = 90.0) -> bool:
-    """Stop everything in order. Return whether anything ran."""
+    """Stop everything in order. Return whether anything ran.
+
+    Raises `Conflict` while another command is about to start the stack, `Misconfigured` for the
+    stack of another user.
+    """
     workspace = Workspace.at(path)
-    if not workspace.folder.exists() or (pid := workspace.supervisor_pid()) is None:
+    if not workspace.folder.exists():
         return False
-    with contextlib.suppress(ProcessLookupError):
+    about_to_start = workspace.being_changed()
+    if (pid := workspace.supervisor_pid()) is None:
+        if about_to_start:
+            raise Conflict(
+                "nothing runs yet, and another command is about to start the stack",
+                remedy="End that one with Ctrl-C, or wait until it has: penstock down",
+            )
+        return False
+    try:
         os.kill(pid, signal.SIGTERM)
+    except ProcessLookupError:
+        pass
+    except PermissionError as error:
+        whose = owner_if_another(workspace.folder) or "another user"
+        raise Misconfigured(
+            f"the stack runs as {whose}, who alone may stop it (process {pid})",
+            remedy=f"Give the command as {whose}.",
+        ) from error
     limit = time.monotonic() + timeout_s
     while workspace.supervisor_pid() is not None:
         if time.monotonic() > limit:
@@ -224,7 +255,7 @@ def restart(
     workspace = Workspace.at(path)
     if not workspace.folder.exists() or workspace.supervisor_pid() is None:
         raise Unavailable("no stack runs here", remedy="Start it: penstock up")
-    with workspace.one_at_a_time():
+    with workspace.one_at_a_time(report=report):
         plan = workspace.read_plan()
         parts = {part.name: part for part in plan.parts}
         if name not in parts:
@@ -257,17 +288,36 @@ def reset(path: Path, *, lake: Path | None = None) -> list[Path]:
     """Stop the stack and remove its data: databases, topics, schemas, logs. Return what went.
 
     The lake and everything else in the workspace stays, also a lake that lies among the data.
+    Raises `Conflict` while the stack of another workspace runs in there, as a demo's that was kept.
     """
     workspace = Workspace.at(path)
     if not workspace.folder.exists():
         return []
+    for lock in workspace.folder.glob("*/.penstock/run/supervisor.lock"):
+        inner = Workspace(root=lock.parents[2])
+        if inner.supervisor_pid() is not None:
+            raise Conflict(
+                f"a stack runs in {inner.root}, which would be removed as well",
+                remedy=f"Stop it first: penstock down -w {shlex.quote(str(inner.root))}",
+            )
     down(path)
     workspace.await_release()
-    gone = [data_folder(workspace, postgres_account()), workspace.folder]
-    removed = [folder for folder in gone if folder.exists()]
+    removed = [folder for folder in _made(workspace) if folder.exists()]
     for folder in removed:
         _remove(folder.resolve(), None if lake is None else lake.resolve())
+        if folder.is_symlink():
+            # A link to another disk is the user's own: it stays, and leads to an empty folder.
+            folder.resolve().mkdir(exist_ok=True)
     return removed
+
+
+def _made(workspace: Workspace) -> list[Path]:
+    """Return the folders that hold what a stack keeps, the one of all others last."""
+    try:
+        return [data_folder(workspace, postgres_account()), workspace.folder]
+    except Misconfigured:
+        # PostgreSQL's account cannot reach its data any more; whoever removes them need not be it.
+        return [workspace.folder]
 
 
 def _remove(folder: Path, kept: Path | None) -> None:

@@ -182,8 +182,12 @@ def _jars() -> DoctorCheck:
     megabytes = sum(artifact.size_bytes for artifact in missing) / 1e6
     count = f"{len(artifacts) - len(missing)} of {len(artifacts)} in {cache_dir()}"
     later = f", {megabytes:.0f} MB to be fetched at the first up" if missing else ""
+    closed = bool(missing) and not os.access(_existing(cache_dir()), os.W_OK)
     return DoctorCheck(
-        required="the bytes of the lock file", found=count + later, ok=True
+        required="the bytes of the lock file, or a folder to fetch them to",
+        found=count + (", which cannot be written" if closed else later),
+        ok=not closed,
+        fix="Name a folder that you may write: PENSTOCK_CACHE=DIR",
     )
 
 

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernel.errors import ChecksumMismatch, Unavailable
+from kernel.errors import ChecksumMismatch, Misconfigured, Unavailable
 from stack.cache import cache_dir
 from stack.connect import JAR as KEEP_NULLS_JAR
 from stack.ivy import Fetch
@@ -86,12 +86,12 @@ def resolve(
     `offline` never touches the network. `mirror` (default: `PENSTOCK_MIRROR`) is the root of a
     Maven repository to use instead of the usual one. Two processes may call it at once.
     Raises `ChecksumMismatch` by name for bytes that differ (the bad file is removed), `Unavailable`
-    when something is missing and cannot be had.
+    when something is missing and cannot be had, `Misconfigured` where the cache cannot be made.
     """
     wanted = [a for a in lock or read_lock() if a.group in (groups or GROUPS)]
     root = cache_dir()
     store = _Store(root / "jars")
-    root.mkdir(parents=True, exist_ok=True)
+    _make(root)
     missing = store.missing(wanted)
     if missing:
         with _exclusive(root / "jars.guard"):
@@ -183,6 +183,16 @@ def _fetch(
         source.replace(target)
     store.missing(missing)
     shutil.rmtree(ivy, ignore_errors=True)
+
+
+def _make(root: Path) -> None:
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Misconfigured(
+            f"the folder for jars, {root}, cannot be made: {error.strerror}",
+            remedy="Name one that you may write: PENSTOCK_CACHE=DIR",
+        ) from error
 
 
 @contextmanager

@@ -26,7 +26,7 @@ WAITS = "waits for "
 class Running:
     """A part with its shim. `ready` is set while it serves; `changed` wakes at every new state.
 
-    `ended` says why it ended the last time, until it is ready.
+    `ended` says why it ended the last time, `ended_at` when.
     """
 
     def __init__(self, part: Part, workspace: Workspace, log_bytes: int) -> None:
@@ -39,6 +39,7 @@ class Running:
         self.restarts = 0
         self.deaths = 0
         self.ended: str | None = None
+        self.ended_at: str | None = None
         self.ready = asyncio.Event()
         self.changed = asyncio.Event()
         self._ready_at: float | None = None
@@ -57,9 +58,12 @@ class Running:
 
     def ready_now(self) -> None:
         """Note the moment of readiness."""
-        self.ended = None
         self._ready_at = time.monotonic()
         self.ready.set()
+
+    def died(self, reason: str) -> None:
+        """Note why and when it ended: whoever sees that it was started again wants to know."""
+        self.ended, self.ended_at = reason, datetime.now(UTC).isoformat(timespec="seconds")
 
     def ready_for_s(self) -> float:
         """Return for how many seconds it served in its last life."""
@@ -167,6 +171,7 @@ class Running:
             "restarts": self.restarts,
             "reason": self.reason,
             "ended": self.ended,
+            "ended_at": self.ended_at,
             "since": self.since.isoformat(),
             "needs": list(self.part.needs),
         }

@@ -17,6 +17,8 @@ from stack.workspace import Workspace
 def status(path: Path, *, memory: bool = False) -> dict[str, object]:
     """Return what runs: the supervisor and each part with state, pid, port and version.
 
+    `killed`: nothing runs, and nobody stopped it in order.
+
     With `memory` also the megabytes that each part's processes hold, which costs more than all the
     rest; None without.
     """
@@ -25,10 +27,13 @@ def status(path: Path, *, memory: bool = False) -> dict[str, object]:
     found = _parts(workspace, supervised=supervisor is not None)
     held = _memory_mb(found) if memory else {}
     ready = bool(found) and all(part["state"] == "ready" for part in found)
+    left = [part["state"] for part in states_of(workspace).values()]
     return {
         "workspace": str(workspace.root),
         "supervisor": supervisor,
         "state": ("ready" if ready else "unready") if supervisor else "stopped",
+        # Who ends in order says of each part that it is stopped.
+        "killed": supervisor is None and any(state != "stopped" for state in left),
         "memory_mb": sum(held.values()) if memory else None,
         "parts": [{**part, "memory_mb": held.get(str(part["name"]))} for part in found],
     }

@@ -98,7 +98,8 @@ class Supervisor:
         try:
             while True:
                 await self._needs_ready(running)
-                reason = running.ended = await self._tried(running)
+                reason = await self._tried(running)
+                running.died(reason)
                 if running.ready_for_s() >= self.plan.restarts.stable_s:
                     running.deaths = 0
                 running.deaths += 1

@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import json
 import os
+import pwd
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -96,10 +97,14 @@ class Workspace:
         try:
             for folder in (self.folder, self.logs, self.run):
                 folder.mkdir(parents=True, exist_ok=True)
+            self._command_lock.touch()
         except OSError as error:
+            whose = owner_if_another(self.folder)
+            told = "" if whose is None else f"; {self.folder} is that of {whose}"
+            work = "" if whose is None else f"Work as {whose}, or: "
             raise Misconfigured(
-                f"the workspace {self.root} cannot be written: {error.strerror}",
-                remedy="Choose a folder that you may write: penstock up --workspace DIR",
+                f"the workspace {self.root} cannot be written: {error.strerror}{told}",
+                remedy=f"{work}Choose a folder that you may write: penstock up --workspace DIR",
             ) from error
 
     def read_plan(self) -> StackPlan:
@@ -144,8 +149,8 @@ class Workspace:
     def supervisor_pid(self) -> int | None:
         """Return the process id of a running supervisor, by its lock and not by its number."""
         try:
-            file = (self.run / "supervisor.lock").open("r+")
-        except FileNotFoundError:
+            file = (self.run / "supervisor.lock").open()
+        except (FileNotFoundError, NotADirectoryError):
             return None
         with file:
             try:
@@ -188,11 +193,24 @@ class Workspace:
                 time.sleep(_POLL_S)
 
     @contextmanager
-    def one_at_a_time(self) -> Iterator[None]:
-        """Keep two commands from changing the stack at once: the second waits."""
-        with (self.run / "command.lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+    def one_at_a_time(self, *, report: Callable[[str], None] | None = None) -> Iterator[None]:
+        """Keep two commands from changing the stack at once: the second waits, and says so."""
+        with self._command_lock.open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if report is not None:
+                    report("waiting for another command that changes this stack")
+                fcntl.flock(file, fcntl.LOCK_EX)
             yield
+
+    def being_changed(self) -> bool:
+        """Return whether a command is about to start or change the stack at this moment."""
+        return self._command_lock.exists() and _held(self._command_lock)
+
+    @property
+    def _command_lock(self) -> Path:
+        return self.run / "command.lock"
 
 
 def path_complaint(path: Path) -> str | None:
@@ -204,8 +222,21 @@ def path_complaint(path: Path) -> str | None:
     return f"the path {str(path)!r} contains {found[0]!r}" if found else None
 
 
+def owner_if_another(path: Path) -> str | None:
+    """Return the name of the user whose file this is; None where it is ours, or is not there."""
+    try:
+        status = path.stat()
+        if status.st_uid == os.geteuid():
+            return None
+        return pwd.getpwuid(status.st_uid).pw_name
+    except KeyError:
+        return f"user {status.st_uid}"
+    except OSError:
+        return None
+
+
 def _held(lock: Path) -> bool:
-    with lock.open("r+") as file:
+    with lock.open() as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -224,16 +224,27 @@ def status(
     if still and found["state"] == "ready":
         found["state"] = "degraded"
     found["standing_still"] = [each.document() for each in still]
-    columns = ["name", "state", "pid", "port", "version", "restarts", "reason"]
+    columns = ["name", "state", "pid", "port", "version", "restarts"]
     columns[5:5] = ["memory_mb"] if memory else []
     parts = found["parts"]
     assert isinstance(parts, list)
-    rows = [[part[column] for column in columns] for part in parts]
+    rows = [[*(part[column] for column in columns), why(part)] for part in parts]
     summary = f"{found['state']}, {found['memory_mb']} MB in all" if memory else str(found["state"])
-    lines = [table(columns, rows), summary, *map(str, still)]
+    if found["killed"]:
+        summary += " by a kill or a failure, not by penstock down. Start it again: penstock up"
+    lines = [table([*columns, "reason"], rows), summary, *map(str, still)]
     call.answer(found, text="\n".join(lines) if rows or still else "stopped")
     if found["state"] != "ready":
         raise typer.Exit(EXIT_UNHEALTHY)
+
+
+def why(part: Mapping[str, object]) -> object:
+    """Return why a part is not ready; of one that was started again, when and how it ended."""
+    reason, ended = part["reason"], part.get("ended")
+    if not ended or ended == reason or part["state"] == "stopped":
+        return reason
+    how = f"ended at {part.get('ended_at')}: {str(ended).partition('; last lines')[0]}"
+    return f"{reason}; {how}" if reason else how
 
 
 def logs_(

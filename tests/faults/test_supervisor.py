@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from apps.accounts import of_parts
+from apps.cli.stack import why
 from kernel.errors import InvalidRequest, NotFound, Unavailable
 from stack import control, logs
 from stack.plan import Part, Probe, StackPlan, Step
@@ -128,6 +129,18 @@ def test_what_waits_for_a_failed_part_starts_once_it_is_mended(
     told = control.restart(stack.root, "base", timeout_s=20)
     assert told["state"] == "ready"
     until(lambda: stack.states()["top"]["state"] == "ready", "top follows")
+
+
+def test_a_part_that_was_started_again_says_how_it_ended(stack: Bench) -> None:
+    stack.up(stack.part("part"))
+    control.kill_part(stack.root, "part", signal.SIGKILL)
+    until(partial(_came_back, stack, "part", 1), "the part is back")
+    state = stack.states()["part"]
+    assert (state["reason"], str(state["ended"])[:14]) == (None, "signal SIGKILL")
+    line = f"ended at {state['ended_at']}: signal SIGKILL"
+    assert why(state) == line
+    assert why({**state, "state": "starting", "reason": "no answer"}) == f"no answer; {line}"
+    assert why({**state, "state": "stopped"}) is None
 
 
 def test_killing_what_does_not_run_is_refused(stack: Bench) -> None:

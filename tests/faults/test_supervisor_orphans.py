@@ -8,16 +8,18 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 
-from kernel.errors import EXIT_CONFLICT, Conflict, exit_code
+from kernel.errors import EXIT_CONFLICT, Conflict, Unavailable, exit_code
 from stack import control
 from stack.plan import Part, StackPlan
 from stack.planning import UpOptions
+from stack.status import status as status_of
 from tests.faults.dummy import Bench, alive, bench
 from tests.support.services.waiting import until
 
@@ -79,6 +81,61 @@ def test_after_a_killed_supervisor_the_next_up_waits_for_the_old_parts(stack: Be
         ("serving", "slow"),
     ]
     assert "slow: waiting for an earlier process to end" in said
+
+
+def test_a_stack_that_nobody_stopped_is_told_from_one_that_was(stack: Bench) -> None:
+    stack.up(stack.part("part"))
+    assert not status_of(stack.root)["killed"]
+    os.kill(supervisor_pid(stack), signal.SIGKILL)
+    until(lambda: stack.workspace.supervisor_pid() is None, "the supervisor is gone")
+    found = status_of(stack.root)
+    assert (found["state"], found["killed"]) == ("stopped", True)
+    control.up(stack.root, UpOptions(parts=(), extra=lambda ports, env: [stack.part("part")]))
+    control.down(stack.root)
+    assert not status_of(stack.root)["killed"]
+
+
+def test_a_down_beside_an_up_that_waits_is_the_end_of_both(stack: Bench, tmp_path: Path) -> None:
+    part = stack.part("slow", gate=tmp_path / "never")
+    options = UpOptions(parts=(), extra=lambda ports, env: [part])
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(control.up, stack.root, options)
+        until(lambda: bool(stack.living()), "its process is there")
+        assert control.down(stack.root)
+        with pytest.raises(Unavailable, match="another command stopped the stack"):
+            waiting.result(timeout=20)
+    assert not stack.living()
+    assert stack.workspace.supervisor_pid() is None
+
+
+def test_a_down_beside_an_up_that_prepares_does_not_say_that_nothing_will_run(
+    stack: Bench,
+) -> None:
+    part, said = stack.part("part"), list[str]()
+    options = UpOptions(parts=(), extra=lambda ports, env: [part])
+    with ThreadPoolExecutor(1) as pool:
+        with stack.workspace.one_at_a_time():
+            for stop in (control.down, control.reset):
+                with pytest.raises(Conflict, match="another command is about to start the stack"):
+                    stop(stack.root)
+            second = pool.submit(control.up, stack.root, options, said.append)
+            until(lambda: bool(said), "a second one says that it waits")
+        second.result(timeout=20)
+    assert said[0] == "waiting for another command that changes this stack"
+    assert control.down(stack.root)
+    assert not control.down(stack.root)
+
+
+def test_a_stack_within_what_a_reset_would_remove_is_stopped_first(tmp_path: Path) -> None:
+    """A demo that was kept lies in the folder of the workspace around it."""
+    with bench(tmp_path / ".penstock" / "demo") as inner:
+        inner.up(inner.part("part"))
+        with pytest.raises(Conflict, match="which would be removed as well") as refused:
+            control.reset(tmp_path)
+        assert f"penstock down -w {inner.root}" in str(refused.value.remedy)
+        assert inner.living()
+        control.down(inner.root)
+        assert control.reset(tmp_path) == [tmp_path / ".penstock"]
 
 
 def test_an_up_that_meets_a_dying_supervisor_starts_anew(stack: Bench) -> None:

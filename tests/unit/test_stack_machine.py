@@ -11,14 +11,19 @@ import subprocess
 import sys
 from collections import namedtuple
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from apps import settings
 from kernel.errors import EXIT_FAILED, Misconfigured
-from stack import accounts, doctor, ports
+from stack import accounts, control, doctor, ports
 from stack.accounts import Account, data_folder, postgres_account, reachable
+from stack.cache import cache_dir
 from stack.external_postgres import prepare_external
+from stack.jars import resolve
 from stack.java import find_java
 from stack.planning import UpOptions, make_plan
 from stack.progress import silent
@@ -235,6 +240,104 @@ def test_data_that_went_out_of_reach_are_not_replaced_by_an_empty_database(
         data_folder(workspace, stranger)
 
 
+def test_data_out_of_postgres_reach_are_given_up_by_reset(tmp_path: Path) -> None:
+    """It is what the refusal of `up` leads to."""
+    workspace = Workspace.at(tmp_path)
+    workspace.make()
+    (workspace.folder / "postgres" / "data").mkdir(parents=True)
+    assert control.reset(tmp_path) == [workspace.folder]
+    assert not workspace.folder.exists()
+
+
+def test_a_state_folder_on_another_disk_is_there_again_after_a_reset(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / ".penstock").symlink_to(tmp_path / "disk")
+    workspace = Workspace.at(tmp_path)
+    workspace.make()
+    (workspace.folder / "plan.json").touch()
+    control.reset(tmp_path)
+    assert not list((tmp_path / "disk").iterdir())
+    workspace.make()
+    assert (tmp_path / "disk" / "run").is_dir()
+
+
+@contextmanager
+def worked_in_by(account: Account, *closed: Path) -> Iterator[None]:
+    """Work as another user, where this one is root; files are `closed` to all but root."""
+    for path in closed:
+        path.chmod(0)
+    me = os.geteuid()
+    if me == 0 and account.uid is not None:
+        os.seteuid(account.uid)
+    try:
+        yield
+    finally:
+        os.seteuid(me)
+
+
+def test_the_stack_of_another_user_is_told_as_such(
+    open_folder: Path, stranger: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a first start by way of sudo."""
+    workspace = Workspace.at(open_folder)
+    workspace.make()
+    workspace.write_endpoints({"kafka.bootstrap": "127.0.0.1:1"})
+    whose = "root" if os.geteuid() == 0 else "its user"
+    claim = workspace.claim()
+    assert claim is not None
+    monkeypatch.setattr(os, "kill", refusing)
+    try:
+        with worked_in_by(stranger, workspace.endpoints_file):
+            with pytest.raises(Misconfigured, match=f"runs as {whose}") as refused:
+                settings.load(open_folder)
+            with pytest.raises(Misconfigured, match="who alone may stop it"):
+                control.down(open_folder)
+    finally:
+        claim.release()
+    assert str(refused.value.remedy).startswith(f"Work as {whose}")
+    with (
+        worked_in_by(stranger, workspace.run, workspace.run / "command.lock"),
+        pytest.raises(Misconfigured, match="cannot be written: Permission denied"),
+    ):
+        workspace.make()
+    workspace.run.chmod(0o755)
+
+
+def test_where_a_killed_stack_was_reached_is_not_believed(tmp_path: Path) -> None:
+    """Its ports may be those of another workspace by now, whose broker asks nobody for a name."""
+    workspace = Workspace.at(tmp_path)
+    workspace.make()
+    workspace.write_endpoints({"kafka.bootstrap": "127.0.0.1:1"})
+    claim = workspace.claim()
+    assert claim is not None
+    assert settings.load(tmp_path).text("kafka.bootstrap") == "127.0.0.1:1"
+    claim.release()
+    with pytest.raises(Misconfigured, match="no local stack is running"):
+        settings.load(tmp_path).required("kafka.bootstrap")
+
+
+def refusing(pid: int, number: int) -> NoReturn:
+    raise PermissionError(1, "Operation not permitted")
+
+
+def without_account(uid: int) -> NoReturn:
+    raise KeyError(uid)
+
+
+def test_a_user_without_a_home_is_told_where_the_cache_may_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container that runs as a number."""
+    for name in ("HOME", "XDG_CACHE_HOME", "PENSTOCK_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", without_account)
+    with pytest.raises(Misconfigured, match="leads to no home") as refused:
+        cache_dir()
+    assert "PENSTOCK_CACHE=DIR" in str(refused.value.remedy)
+    checks = doctor.examine(tmp_path, ports={}, min_free_bytes=0)
+    assert [check.fix for check in checks if check.name == "jars"] == [refused.value.remedy]
+
+
 def test_programs_that_are_out_of_reach_are_copied(
     open_folder: Path, tmp_path: Path, stranger: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -306,6 +409,25 @@ def test_doctor_hides_the_password_of_a_proxy(
     found = checks(tmp_path)["network"].found
     assert "proxy.test:3128" in found
     assert "secret" not in found
+
+
+def test_doctor_sees_that_jars_could_not_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    checks = doctor.examine(tmp_path, ports={}, min_free_bytes=0)
+    (jars,) = [check for check in checks if check.name == "jars"]
+    assert not jars.ok
+    assert "PENSTOCK_CACHE=DIR" in str(jars.fix)
+
+
+def test_a_folder_for_jars_that_cannot_be_made_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.raises(Misconfigured, match="cannot be made: Not a directory"):
+        resolve("spark")
 
 
 def test_doctor_sees_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
