@@ -14,19 +14,28 @@ from replay.verify import GenerationComparison
 SUFFIXES = (".html", ".json")
 _ACCEPTED, _REFUSED = '<p class="accepted">', '<p class="refused">'
 _STYLE = """
+:root { color-scheme: light dark }
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem }
 table { border-collapse: collapse; margin: 0.5rem 0 1.5rem }
 th, td { border-bottom: 1px solid #bbb; padding: 0.25rem 0.75rem; text-align: left }
 td { font-family: ui-monospace, monospace; overflow-wrap: anywhere }
-.accepted { color: #05603a } .refused { color: #b42318 }
+.accepted { color: light-dark(#05603a, #6ce9a6) } .refused { color: light-dark(#b42318, #fda29b) }
 """
 
 
 def refuse_other(path: Path) -> None:
-    """Raise `InvalidRequest` for a file that is not called as a report must be."""
+    """Raise `InvalidRequest` for a file that is not called as a report must be, or cannot be there.
+
+    It is asked before tables are compared: nobody should wait for that to hear of it.
+    """
     if path.suffix not in SUFFIXES:
         raise InvalidRequest(
             f"{path} is neither .html nor .json", remedy="Name the report so: --report verify.html"
+        )
+    if not path.parent.is_dir():
+        raise InvalidRequest(
+            f"{path} cannot be written: there is no folder {path.parent}",
+            remedy="Name a file in a folder that is there.",
         )
 
 
@@ -73,7 +82,8 @@ def page(found: GenerationComparison) -> str:
     if rows.examples:
         body += ["<h2>Examples</h2>", _examples(found)]
     return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f'<meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
         f"<style>{_STYLE}</style></head><body>{''.join(body)}</body></html>"
     )
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TextIO
+
+from apps.cli.output import width_of
 
 _EVERY_S = 3.0
 _SAME_EVERY_S = 15.0
@@ -77,9 +80,12 @@ class Narration:
 
     def progress(self, text: str) -> None:
         """Show how far something is: often on a terminal, now and then elsewhere."""
-        if self.out.isatty():
+        # A dumb terminal would show the codes, and one line alone is taken back: none is wider.
+        if self.out.isatty() and os.environ.get("TERM") != "dumb":
             with self._lock:
-                self.out.write(f"\r\x1b[2K    {text}")
+                width = width_of(self.out)
+                line = f"    {text}" if width is None else f"    {text}"[: width - 1]
+                self.out.write(f"\r\x1b[2K{line}")
                 self.out.flush()
                 self._line_open = True
             return

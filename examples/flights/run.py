@@ -168,10 +168,11 @@ def _throughput(scene: Scene) -> dict[str, float]:
 
 
 def _stop(options: DemoOptions, narration: Narration, folder: Path) -> None:
-    failed = sys.exc_info()[0] is not None
-    if options.keep and not failed:
+    error = sys.exc_info()[1]
+    if options.keep and error is None:
         return
-    if failed:
+    if isinstance(error, Exception):
+        # Not of Ctrl-C and signals: who wanted the end knows its reason.
         _last_words(narration, folder)
     narration.step("Stopping everything")
     with _signals_wait():

@@ -9,10 +9,13 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from examples.flights import closing, freshness, workspace
+from apps.cli.demo_options import DemoOptions
+from examples.flights import closing, freshness, run, workspace
 from examples.flights.narration import DemoCheck, Narration, Rate
 from kernel.errors import Conflict
 from lake.layout import Lake
+from stack import control
+from stack.workspace import Workspace
 
 START = datetime(2013, 1, 1, tzinfo=UTC)
 
@@ -31,7 +34,10 @@ def test_steps_are_numbered_and_timed() -> None:
     assert told.getvalue() == "\n 1. First  [0 s]\n\n 2. Second  [5 s]\n"
 
 
-def test_progress_on_a_terminal_stays_on_one_line_until_something_is_said() -> None:
+def test_progress_on_a_terminal_stays_on_one_line_until_something_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
     told = Terminal()
     narration = Narration(told)
     narration.progress("one")
@@ -39,6 +45,22 @@ def test_progress_on_a_terminal_stays_on_one_line_until_something_is_said() -> N
     narration.say("three")
     assert told.getvalue().count("\n") == 2
     assert told.getvalue().endswith("two\n    three\n")
+
+
+def test_progress_is_no_wider_than_its_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What wraps is two lines, of which one would stay behind each time."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "30")
+    told = Terminal()
+    Narration(told).progress("3,000 of 34,000 flights, 1,000/s, 31 s left")
+    assert told.getvalue() == "\r\x1b[2K    3,000 of 34,000 flights, "
+
+
+def test_progress_on_a_dumb_terminal_has_no_codes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    told = Terminal()
+    Narration(told).progress("one")
+    assert told.getvalue() == "    one\n"
 
 
 def test_progress_without_a_terminal_is_a_plain_line_now_and_then() -> None:
@@ -49,6 +71,23 @@ def test_progress_without_a_terminal_is_a_plain_line_now_and_then() -> None:
         now[0] = float(second)
         narration.progress(f"{second}")
     assert told.getvalue() == "    0\n    3\n    6\n"
+
+
+@pytest.mark.parametrize(("ended", "told"), [(KeyboardInterrupt, False), (ValueError, True)])
+def test_a_demo_that_fails_shows_the_logs_and_one_that_is_interrupted_does_not(
+    ended: type[BaseException], told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stack = Workspace.at(tmp_path)
+    stack.make()
+    stack.log_of("kafka").write_text("no leader\n")
+    monkeypatch.setattr(control, "down", lambda folder: True)
+    shown = io.StringIO()
+    try:
+        raise ended
+    except ended:
+        run._stop(DemoOptions(keep=True), Narration(shown), tmp_path)
+    assert ("kafka: no leader" in shown.getvalue()) == told
+    assert "Stopping everything" in shown.getvalue()
 
 
 def test_a_failed_check_shows_what_speaks_against_it_and_is_kept() -> None:

@@ -20,7 +20,7 @@ from replay.book import ReplayBook, State
 from replay.comparison import row_differences
 from replay.differences import RowDifferences
 from replay.generations import build_app, generation_name
-from replay.report import page, write_report
+from replay.report import page, refuse_other, write_report
 from replay.verify import NOTHING, Expectation, GenerationComparison, Verdict, comparable, verify
 from tests.support.lake.handmade import SQL, HandMade, words
 
@@ -318,5 +318,8 @@ def test_a_report_shows_what_was_found_and_escapes_it(made: HandMade, tmp_path: 
     assert told["types"] == [{"name": "_epoch", "live": "long", "built": None}]
     with pytest.raises(InvalidRequest, match=r"neither \.html nor \.json"):
         write_report(found, tmp_path / "verify.txt")
-    with pytest.raises(InvalidRequest, match="cannot be written"):
-        write_report(found, tmp_path / "no" / "verify.html")
+    with pytest.raises(InvalidRequest, match="cannot be written: there is no folder"):
+        refuse_other(tmp_path / "no" / "verify.html")
+    (tmp_path / "taken.html").mkdir()
+    with pytest.raises(InvalidRequest, match="cannot be written: Is a directory"):
+        write_report(found, tmp_path / "taken.html")
