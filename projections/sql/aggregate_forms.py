@@ -114,13 +114,43 @@ def _part_of(node: exp.Expr) -> exp.Expr | None:
         return _from_above(node.this, parts[0].this)
     match node.this:
         case exp.PercentileCont():
-            return exp.Quantile(this=parts[0].this, quantile=node.this.this)
+            made: exp.Expr = exp.Quantile(this=parts[0].this, quantile=node.this.this)
+            return made if _is_wrapped(node) else _of_several(made) or made
         case exp.PercentileDisc():
-            return exp.ApproxQuantile(this=parts[0].this, quantile=node.this.this)
+            made = exp.ApproxQuantile(this=parts[0].this, quantile=node.this.this)
+            return made if _is_wrapped(node) else _of_several(made) or made
         case exp.Mode() if node.this.this is None:
             return exp.Mode(this=parts[0].this)
         case _:
             return None
+
+
+def _is_wrapped(node: exp.Expr) -> bool:
+    """Say whether FILTER or OVER stands behind a call: it is read with them."""
+    return isinstance(node.parent, exp.Filter | exp.Window) and node.arg_key == "this"
+
+
+def _of_several(node: exp.Expr) -> exp.Expr | None:
+    """Write PERCENTILE(x, array(0.5, 0.9)) as an array of percentiles, with its FILTER and OVER.
+
+    Of no values it is NULL.
+    """
+    if _is_wrapped(node):
+        return None
+    inner = node
+    while isinstance(inner, exp.Filter | exp.Window):
+        inner = inner.this
+    parts = inner.args.get("quantile")
+    if not isinstance(inner, exp.Quantile | exp.ApproxQuantile) or not isinstance(parts, exp.Array):
+        return None
+    calls: list[exp.Expr] = []
+    for part in parts.expressions:
+        inner.set("quantile", part.copy())
+        calls.append(node.copy())
+    if not calls:
+        return None
+    known = exp.Not(this=exp.Is(this=exp.Paren(this=calls[0].copy()), expression=exp.Null()))
+    return exp.Case(ifs=[exp.If(this=known, true=exp.Array(expressions=calls))])
 
 
 def _from_above(call: exp.Expr, value: exp.Expr) -> exp.Expr | None:
@@ -163,7 +193,7 @@ _VARIANCES: Mapping[type[exp.Expr], type[exp.Expr]] = {
 
 def _deviation(node: exp.Expr) -> exp.Expr | None:
     """Write a standard deviation as the root of a variance, with its FILTER and OVER."""
-    if isinstance(node.parent, exp.Filter | exp.Window) and node.arg_key == "this":
+    if _is_wrapped(node):
         return None
     made = node.copy()
     inner = made
@@ -212,7 +242,9 @@ CLASSES: Mapping[type[exp.Expr], Form] = {
     exp.WithinGroup: _part_of,
     exp.Median: _half,
     exp.GroupingId: _grouping_number,
-    **dict.fromkeys((*_VARIANCES, exp.Filter, exp.Window), _deviation),
+    **dict.fromkeys((exp.Quantile, exp.ApproxQuantile), _of_several),
+    **dict.fromkeys(_VARIANCES, _deviation),
+    **dict.fromkeys((exp.Filter, exp.Window), lambda node: _of_several(node) or _deviation(node)),
     exp.GroupConcat: _ascending,
     exp.ArrayAgg: _ascending,
 }

@@ -224,16 +224,17 @@ def windowed(node: Windowed, rows: str, dialect: Dialect, more: str = "") -> str
     number = dialect.whole_number
     at, size = dialect.micros(dialect.name(node.time)), number(node.size_us)
     count = -(-node.size_us // node.step_us)
+    moved = f"(__us - {number(node.offset_us)})" if node.offset_us else "__us"
     match node.kind:
         case WindowKind.TUMBLE:
-            start = f"(__us - {dialect.modulo('__us', node.size_us)})"
+            start = f"(__us - {dialect.modulo(moved, node.size_us)})"
             end = f"({start} + {size})"
         case WindowKind.HOP:
-            aligned = dialect.modulo("__us", node.step_us)
+            aligned = dialect.modulo(moved, node.step_us)
             start = f"(__us - {aligned} - __i * {number(node.step_us)})"
             end = f"({start} + {size})"
         case WindowKind.CUMULATE:
-            start = f"(__us - {dialect.modulo('__us', node.size_us)})"
+            start = f"(__us - {dialect.modulo(moved, node.size_us)})"
             end = f"({start} + (__i + 1) * {number(node.step_us)})"
         case _:
             assert_never(node.kind)

@@ -15,7 +15,7 @@ from sqlglot import exp
 from projections.sql.constant_queries import is_beside
 from projections.sql.element_forms import is_of_elements
 from projections.sql.expressions import conjuncts, never_fails, same_text, unwrapped
-from projections.sql.outer_joins import side_of
+from projections.sql.outer_joins import adds_rows
 
 
 def with_conditions(query: exp.Expr) -> exp.Expr:
@@ -34,7 +34,7 @@ def move_conditions(select: exp.Expr) -> None:
     """Move conditions over both sides of such joins from WHERE into ON, in one SELECT."""
     joins = select.args.get("joins") or []
     # Rows that an outer join adds behind them would pass by what moves out of WHERE.
-    outer = any(side_of(join) in ("RIGHT", "FULL") for join in joins)
+    outer = any(adds_rows(join) for join in joins)
     if select.args.get("where") is not None and not outer and any(map(is_bare, joins)):
         _move(select, joins)
 

@@ -18,7 +18,7 @@ from projections.sql import joins
 from projections.sql.catalog import Column, Relation
 from projections.sql.decimals import FLOATING, common_type, digits_of
 from projections.sql.expressions import check, unwrapped
-from projections.sql.outer_joins import null_of, side_of
+from projections.sql.outer_joins import adds_rows, null_of, side_of
 from projections.sql.places import Script, offset_of
 from projections.sql.query import named_as, resolved
 from projections.sql.resolving import Names
@@ -52,8 +52,10 @@ class ConstantRows:
     def joined(self, names: Names, join: exp.Expr, left: Node) -> Map:
         """Join the rows so far with these; `names` has both."""
         kind = joins.kind_of(self.script, join, self.at)
-        if side_of(join) == "FULL":
-            raise self._refusal("FULL JOIN with VALUES: a row that nothing meets has no time")
+        if adds_rows(join):
+            raise self._refusal(
+                f"{side_of(join)} JOIN with VALUES: a row that nothing meets has no time"
+            )
         ours = {each.name for each in left.columns}
         own = [f"{self.source.alias}.{each.name}" for each in self.source.columns.values()]
         keys: dict[int, exp.Expr] = {}

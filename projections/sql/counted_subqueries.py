@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from sqlglot import exp
 
 from projections.sql.comma_joins import alias_of_input
+from projections.sql.correlations import reads
 from projections.sql.expressions import unwrapped
 from projections.sql.known_values import conditions_in
-from projections.sql.scalar_subqueries import aliases_of, reads
+from projections.sql.scalar_subqueries import aliases_of
 
 _NONE = exp.Literal.number(0)
 _FURTHER = ("group", "having", "qualify", "limit", "offset", "with_")
@@ -51,7 +52,8 @@ def _holds(found: exp.Expr, query: exp.Select, outside: set[str]) -> exp.Expr | 
     if not _is_denied(found):
         return _some(_number_of(query, outside, equal_to=values))
     if len(values) > 1:
-        return None
+        # It is not known to be different from a row that may be the same.
+        return _some(_number_of(query, outside, equal_to=values, or_unknown=True))
     (value,) = values
     none = exp.EQ(this=_number_of(query, outside), expression=_NONE.copy())
     known = exp.Not(this=exp.Is(this=value, expression=exp.Null()))
@@ -101,11 +103,16 @@ def _number_of_any(query: exp.Select) -> exp.Subquery | None:
 
 
 def _number_of(
-    query: exp.Select, outside: set[str], *, equal_to: Sequence[exp.Expr] = ()
+    query: exp.Select,
+    outside: set[str],
+    *,
+    equal_to: Sequence[exp.Expr] = (),
+    or_unknown: bool = False,
 ) -> exp.Subquery:
     """Return how many rows a query has, those alone whose columns are some values if given.
 
-    Where it reads the query around it, `outside`, what it equates with that stays in its own WHERE.
+    Where it reads the query around it, `outside`, what it says of that stays in its own WHERE.
+    `or_unknown`: a column counts too of which it is not known whether it is the value.
     """
     count = exp.Count(this=exp.Star())
     items = [each.unalias() for each in query.expressions]
@@ -120,7 +127,11 @@ def _number_of(
         counted = exp.Select(expressions=[count], from_=exp.From(this=rows))
     for side, value in zip(own, equal_to, strict=False):
         null = isinstance(value, exp.Null)
-        met = (exp.Is if null else exp.EQ)(this=exp.Paren(this=side), expression=value.copy())
+        sides = [exp.Paren(this=side), value.copy()]
+        met: exp.Expr = (exp.Is if null else exp.EQ)(this=sides[0], expression=sides[1])
+        if or_unknown:
+            unknown = [exp.Is(this=each.copy(), expression=exp.Null()) for each in sides]
+            met = exp.Paren(this=exp.or_(met, *unknown))
         counted.where(met, copy=False)
     return exp.Subquery(this=counted)
 

@@ -80,6 +80,22 @@ def duration_of(node: exp.Expr) -> timedelta | None:
     return None
 
 
+def signed_duration_of(node: exp.Expr) -> timedelta | None:
+    """Read a duration that may be one before: `INTERVAL '-5' MINUTES`, `'-5 minutes'`."""
+    if isinstance(node, exp.Paren | exp.Neg):
+        length = signed_duration_of(node.this)
+        return -length if length is not None and isinstance(node, exp.Neg) else length
+    quoted = node.this if isinstance(node, exp.Interval) else node
+    if not isinstance(quoted, exp.Literal) or not quoted.name.strip().startswith("-"):
+        return duration_of(node)
+    text = exp.Literal.string(quoted.name.strip().removeprefix("-"))
+    before = node.copy()
+    if isinstance(before, exp.Interval):
+        before.set("this", text)
+    length = duration_of(before if isinstance(before, exp.Interval) else text)
+    return None if length is None else -length
+
+
 def calendar_length(node: exp.Expr) -> CalendarLength | None:
     """Read a length of whole days, weeks, months or years from an INTERVAL; None for another."""
     if not isinstance(node, exp.Interval) or not isinstance(node.this, exp.Literal):

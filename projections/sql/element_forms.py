@@ -13,7 +13,7 @@ from sqlglot import exp
 
 from projections.sql.constant_queries import gives_written_rows, rows_of_call
 from projections.sql.expressions import AGGREGATES
-from projections.sql.outer_joins import side_of
+from projections.sql.outer_joins import adds_rows, side_of
 from projections.sql.places import Script, offset_of
 
 FORM = "Write it in FROM: FROM x LATERAL VIEW explode(x.lines) t AS line."
@@ -144,7 +144,7 @@ def refuse_before_outer(script: Script, joins: list[exp.Expr], at: int) -> None:
     """Refuse elements before a RIGHT or FULL JOIN, which adds rows to what is exploded already."""
     for place, join in enumerate(joins):
         before = any(map(is_of_elements, joins[: place + 1]))
-        if before and side_of(join) in ("RIGHT", "FULL"):
+        if before and adds_rows(join):
             raise script.refusal(
                 f"{side_of(join)} JOIN of or behind elements that are read as rows is not compiled",
                 at=offset_of(join.this, at),

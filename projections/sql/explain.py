@@ -101,10 +101,7 @@ def notes_of(
             "its range"
         )
     if query.window is not None:
-        notes.append(
-            f"{query.window.words}, [start, end), aligned to 1970-01-01 UTC; rows without a time "
-            "are in no window"
-        )
+        notes.append(f"{query.window.words}; rows without a time are in no window")
     notes += [*_folds(tree), *_sums(query)]
     return tuple(notes)
 

@@ -245,7 +245,8 @@ def _divided(node: Windowed) -> bool:
     The starts of these then tell the window, in which all facts behind them are.
     """
     length = _length(node.input, node.time)
-    return bool(length) and not (node.step_us % length or node.size_us % length)
+    distances = (node.step_us, node.size_us, node.offset_us)
+    return bool(length) and not any(each % length for each in distances)
 
 
 def _length(node: Node, name: str) -> int:
@@ -259,7 +260,7 @@ def _length(node: Node, name: str) -> int:
             return 0 if below is None else _length(node.input, below)
         case Windowed() if name == WINDOW_START:
             ends = node.kind is WindowKind.TUMBLE and _behind(node, WINDOW_END)
-            return node.size_us if ends else 0
+            return node.size_us if ends and not node.offset_us else 0
         case Grouped():
             return _length(node.input, name) if name in node.keys else 0
         case Newest() | Final() | Windowed():

@@ -233,5 +233,6 @@ def _node(made: _Groups, node: Node, window: Window | _Session | None) -> Groupe
         time=_TIME,
         step_us=in_us(window.step),
         size_us=in_us(window.size),
+        offset_us=in_us(window.offset),
     )
     return Grouped(input=windowed, keys=(*keys, WINDOW_START, WINDOW_END), calls=calls)

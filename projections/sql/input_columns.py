@@ -20,7 +20,7 @@ from projections.sql.inputs import source_at
 from projections.sql.match_clause import MatchClause, clause_of, columns_of_match
 from projections.sql.name_lists import is_star
 from projections.sql.natural_joins import is_natural, shared_by, without_natural_joins
-from projections.sql.outer_joins import side_of
+from projections.sql.outer_joins import adds_rows
 from projections.sql.pivots import pivot_columns
 from projections.sql.places import Script, offset_of
 from projections.sql.shape import InputKind
@@ -239,7 +239,7 @@ def _in_order(select: exp.Select, inputs: Mapping[str, Sequence[str]]) -> list[t
         using = [each.name.lower() for each in join.args.get("using") or []]
         if is_natural(join):
             using = shared_by([name.lower() for _, name in found], inputs.get(alias, ()))
-        either = side_of(join) in ("RIGHT", "FULL")
+        either = adds_rows(join)
         by = [
             ("" if either else alias, name)
             for each in using

@@ -8,9 +8,10 @@ from dataclasses import replace
 
 from sqlglot import exp
 
+from projections.sql.correlations import is_of_values
 from projections.sql.decimals import FLOATING, INTEGERS
 from projections.sql.expressions import check, conjuncts, never_fails, unwrapped
-from projections.sql.outer_joins import side_of
+from projections.sql.outer_joins import adds_rows, side_of
 from projections.sql.places import Script, offset_of
 from projections.sql.query import resolved
 from projections.sql.resolving import Names, used
@@ -25,6 +26,8 @@ _KINDS = {
     ("", "INNER"): JoinKind.INNER,
     ("LEFT", ""): JoinKind.LEFT,
     ("LEFT", "OUTER"): JoinKind.LEFT,
+    ("RIGHT", ""): JoinKind.INNER,
+    ("RIGHT", "OUTER"): JoinKind.INNER,
     ("FULL", ""): JoinKind.LEFT,
     ("FULL", "OUTER"): JoinKind.LEFT,
     ("LEFT", "SEMI"): JoinKind.SEMI,
@@ -45,7 +48,7 @@ def gives_columns(join: exp.Expr) -> bool:
 def joined(names: Names, join: exp.Expr, left: Node, right: Node, source: QuerySource) -> Join:
     """Join the rows so far with those of one more input, the last of `names`.
 
-    Of a FULL join it is the part with the left side's rows; see `unmatched`.
+    Of a FULL or RIGHT join it is the part with the left side's rows; see `unmatched`.
     """
     at = offset_of(join.this, names.at)
     if is_of_one_row(join):
@@ -54,9 +57,10 @@ def joined(names: Names, join: exp.Expr, left: Node, right: Node, source: QueryS
         return _paired(names, [one], [], [], left, right, kind)
     kind = kind_of(names.script, join, at)
     as_of = _as_of(names, join.this, source, at) if source.kind is InputKind.HISTORY else []
-    if as_of and side_of(join) == "FULL":
+    if as_of and adds_rows(join):
         raise names.script.refusal(
-            "FULL JOIN of a table as of a time: a version that nothing looks up has no time",
+            f"{side_of(join)} JOIN of a table as of a time: a version that nothing looks up has "
+            "no time",
             at=at,
             fix="Write LEFT JOIN, or join the table as it is: FULL JOIN x ON x.key = ….",
         )
@@ -65,7 +69,7 @@ def joined(names: Names, join: exp.Expr, left: Node, right: Node, source: QueryS
     made = _with_conditions(names, conditions, left, right, kind, at, as_of=bool(as_of))
     return replace(
         made,
-        timed=source.kind is InputKind.STREAM,
+        timed=source.kind is InputKind.STREAM and not is_of_values(join),
         as_of=tuple(each for each in as_of if any(each is part for part in made.rest)),
     )
 
@@ -73,7 +77,7 @@ def joined(names: Names, join: exp.Expr, left: Node, right: Node, source: QueryS
 def unmatched(
     names: Names, join: exp.Expr, left: Node, right: Node, source: QuerySource, *, timed: bool
 ) -> Join:
-    """Return the rows of a FULL join's right side that no row of the left one is joined with.
+    """Return the rows of a join's right side that no row of the left one is joined with.
 
     `timed`: there are facts among the rows of the left side.
     """
@@ -95,6 +99,7 @@ def _with_conditions(
 ) -> Join:
     ours = {each.name for each in left.columns}
     theirs = {each.name for each in right.columns}
+    conditions = [one for part in conditions for one in _equations(names, part, ours, theirs)]
     pairs, rest, right_only = [], [], []
     for place, part in enumerate(conditions):
         before, pair = conditions[:place], pair_of(part, ours, theirs)
@@ -250,6 +255,47 @@ def pair_of(part: exp.Expr, ours: set[str], theirs: set[str]) -> tuple[exp.Expr,
         if used(left) and used(right) and used(left) <= ours and used(right) <= theirs:
             return left, right
     return None
+
+
+def _equations(
+    names: Names, part: exp.Expr, ours: set[str], theirs: set[str]
+) -> Sequence[exp.Expr]:
+    """Write `a <=> b` of both sides as two equations, by which the rows of a pair are found.
+
+    Both are NULL or neither is, and they are equal where they are not NULL.
+    """
+    inner = unwrapped(part)
+    if not isinstance(inner, exp.NullSafeEQ):
+        return [part]
+    sides = [unwrapped(inner.this), unwrapped(inner.expression)]
+    across = pair_of(exp.EQ(this=sides[0].copy(), expression=sides[1].copy()), ours, theirs)
+    kinds = {names.type_of(side) for side in sides}
+    if across is None or len(kinds) != 1 or (known := _some_value(*kinds)) is None:
+        return [part]
+    null, value = (
+        [
+            exp.Paren(this=exp.Is(this=exp.Paren(this=side.copy()), expression=exp.Null()))
+            for side in sides
+        ],
+        [exp.Coalesce(this=side.copy(), expressions=[known.copy()]) for side in sides],
+    )
+    return [exp.EQ(this=each[0], expression=each[1]) for each in (null, value)]
+
+
+def _some_value(kind: str) -> exp.Expr | None:
+    """Return a value of a type; None for one of which none is known here."""
+    match kind:
+        case "STRING":
+            return exp.Literal.string("")
+        case "BOOLEAN":
+            return exp.false()
+        case "DATE" | "TIMESTAMP":
+            text: exp.Expr = exp.Literal.string("1970-01-01")
+        case _ if _family(kind) == "number":
+            text = exp.Literal.number(0)
+        case _:
+            return None
+    return exp.Cast(this=text, to=exp.DataType.build(kind, dialect="spark"))
 
 
 def check_types(names: Names, pair: tuple[exp.Expr, exp.Expr], part: exp.Expr, at: int) -> None:

@@ -13,16 +13,15 @@ from collections.abc import Collection
 from sqlglot import exp
 
 from projections.sql.comma_joins import alias_of_input, is_bare
+from projections.sql.correlations import equated_in, equating_all, joins_read, reads
 from projections.sql.expressions import AGGREGATES, conjuncts, unwrapped
-from projections.sql.outer_joins import side_of
+from projections.sql.outer_joins import adds_rows
 from projections.sql.places import Script, offset_of
 from projections.sql.scalar_subqueries import (
     aliases_of,
-    equated_in,
     first_of_each,
     is_of_aggregates,
     of_one_row,
-    reads,
 )
 
 _KEY = "penstock_lateral_"
@@ -49,7 +48,7 @@ def without_laterals(script: Script, select: exp.Select, at: int) -> exp.Select:
                 raise script.refusal(
                     "LATERAL is not compiled here",
                     at=offset_of(join, at),
-                    fix="Equate what it reads of the inputs before it, with their aliases: LATERAL "
+                    fix="Name what it reads of the inputs before it with their aliases: LATERAL "
                     "(SELECT x FROM b WHERE b.key = a.key ORDER BY x LIMIT 3) t.",
                 )
         elif isinstance(join, exp.Join) and isinstance(join.this, exp.Subquery):
@@ -67,11 +66,16 @@ def _joined(select: exp.Select, join: exp.Expr, known: Collection[str], number: 
     if not plain or not isinstance(query, exp.Select) or _has(query, _FURTHER):
         return False
     outside = {*known} - aliases_of(query)
+    before = select.copy()
+    before.set("joins", before.args["joins"][:number])
+    query = equating_all(query.copy(), before, (), outside, number)
+    assert isinstance(query, exp.Select), "it was one"
     pairs, rest = equated_in(query, outside)
-    further = (*query.expressions, *(query.args.get("joins") or []))
-    if not pairs or any(reads(each, outside) for each in further):
+    if not pairs or joins_read(query, outside):
         return False
-    keys = [own.copy() for own, _ in pairs]
+    if any(reads(each, outside) for each in query.expressions):
+        return False
+    keys = [each.own.copy() for each in pairs]
     names = [f"{_KEY}{number}_{place}" for place in range(len(keys))]
     made = query.copy()
     _partition(made, keys)
@@ -87,8 +91,8 @@ def _joined(select: exp.Select, join: exp.Expr, known: Collection[str], number: 
     made.set("where", exp.Where(this=exp.and_(*rest)) if rest else None)
     alias = alias_of_input(lateral)
     equal = [
-        exp.EQ(this=exp.column(name, table=alias), expression=theirs.copy())
-        for name, (_, theirs) in zip(names, pairs, strict=True)
+        each.with_column(exp.column(name, table=alias))
+        for name, each in zip(names, pairs, strict=True)
     ]
     if total and not _count_none(select, query, alias):
         return False
@@ -143,7 +147,7 @@ def _of_totals(select: exp.Select, join: exp.Join) -> None:
     if on is not None and not counted and _needs_total(on, query, alias):
         query.set("group", group)
         return
-    if on is not None and any(side_of(each) in ("RIGHT", "FULL") for each in select.args["joins"]):
+    if on is not None and any(adds_rows(each) for each in select.args["joins"]):
         return
     if on is not None:
         join.set("on", None)

@@ -130,6 +130,17 @@ def _by_unit(node: exp.Expr) -> exp.Expr | None:
     return exp.Anonymous(this="timestampadd", expressions=words)
 
 
+def _of_epoch(node: exp.Expr) -> exp.Expr | None:
+    """Read TO_TIMESTAMP_LTZ(x, 3), the moment of a number of milliseconds, or (x, 0) of seconds."""
+    unit = node.expressions[1] if len(node.expressions) == 2 else None
+    if not isinstance(unit, exp.Literal) or unit.is_string or unit.name not in _EPOCHS:
+        return None
+    return _parsed(f"{_EPOCHS[unit.name]}({_text(node.expressions[0])})")
+
+
+_EPOCHS = {"0": "timestamp_seconds", "3": "timestamp_millis"}
+
+
 def _binned(node: exp.Expr) -> exp.Expr | None:
     """Write date_bin(size, t, origin) and time_bucket(size, t) as microseconds less their rest."""
     if isinstance(node, exp.DateBin):
@@ -291,4 +302,5 @@ _NAMED: Mapping[str, Form] = {
     "EXTRACTJSONFIELD": _json_value,
     "JSON_VALUE": _json_value,
     "TIMESTAMPADD": _by_unit,
+    "TO_TIMESTAMP_LTZ": _of_epoch,
 }

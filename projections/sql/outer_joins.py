@@ -1,7 +1,8 @@
 """RIGHT and FULL joins as what they are: a LEFT join from the other side, and two joins' rows.
 
-A RIGHT join is the LEFT join of its sides exchanged. A FULL join has the rows of a LEFT join, and
-those of its right side that no row of the left one is joined with, by an anti join of their own.
+A RIGHT join behind FROM is the LEFT join of its sides exchanged. A FULL join has the rows of a LEFT
+join, and those of its right side that no row of the left one is joined with, by an anti join of
+their own; a further RIGHT join has the rows of an INNER join and these.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from collections.abc import Iterable
 
 from sqlglot import exp
 
-from projections.sql.places import Script, offset_of
 from projections.sql.tree import Computed, Map, Node, UnionAll, column, passed
 
 
@@ -24,27 +24,21 @@ def shared_columns(joins: Iterable[exp.Expr]) -> frozenset[str]:
     return frozenset(
         name.name.lower()
         for join in joins
-        if side_of(join) in ("RIGHT", "FULL")
+        if adds_rows(join)
         for name in join.args.get("using") or []
     )
 
 
-def mirrored(script: Script, select: exp.Select, at: int) -> exp.Select:
-    """Write a first RIGHT JOIN as a LEFT JOIN of the sides exchanged.
+def adds_rows(join: exp.Expr) -> bool:
+    """Say whether a join has rows of its right side that meet none before."""
+    return side_of(join) in ("RIGHT", "FULL")
 
-    Raises `InvalidRequest` for a further one: the rows so far would have to be named as one.
-    """
+
+def mirrored(select: exp.Select) -> exp.Select:
+    """Write a RIGHT JOIN behind FROM as a LEFT JOIN of the sides exchanged."""
     joins = select.args.get("joins") or []
-    if not any(side_of(join) == "RIGHT" for join in joins):
+    if not joins or side_of(joins[0]) != "RIGHT":
         return select
-    for join in joins[1:]:
-        if side_of(join) == "RIGHT":
-            name = str(join.this.alias_or_name)
-            raise script.refusal(
-                "RIGHT JOIN behind another join is not compiled",
-                at=offset_of(join.this, at),
-                fix=f"Begin with {name}: FROM {name} LEFT JOIN (SELECT … the joins before) x ON ….",
-            )
     changed = select.copy()
     clause, join = changed.args["from_"], changed.args["joins"][0]
     first, second = clause.this, join.this
@@ -55,7 +49,7 @@ def mirrored(script: Script, select: exp.Select, at: int) -> exp.Select:
 
 
 def full(matched: Node, alone: Node) -> UnionAll:
-    """Return the rows of a FULL join from those of the LEFT join and of the anti join beside.
+    """Return the rows of a FULL or RIGHT join from those that meet and the anti join beside.
 
     Columns that the joins made for themselves are left out.
     """

@@ -53,7 +53,9 @@ def _described(node: Node) -> str | None:
         case Map():
             return f"filter by {len(node.where)} conditions" if node.where else None
         case Windowed():
-            return f"{node.kind} of {in_words_us(node.size_us)}: each row once for each window"
+            size = in_words_us(node.size_us)
+            moved = f", {in_words_us(node.offset_us)} later" if node.offset_us else ""
+            return f"{node.kind} of {size}{moved}: each row once for each window"
         case Exploded():
             outer = ", or once without any" if node.outer else ""
             what = "entry" if node.entries else "element"

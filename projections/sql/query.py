@@ -278,7 +278,7 @@ def _window(scope: QueryScope, window: Window, driver: QuerySource) -> Window:
             at=at,
             fix="Convert it: TUMBLE(timestamp_millis(x), size) or CAST(x AS TIMESTAMP).",
         )
-    return Window(kind=window.kind, time=time, step=window.step, size=window.size)
+    return replace(window, time=time)
 
 
 def group_expression(scope: QueryScope, node: exp.Expr, items: list[Output]) -> exp.Expr:

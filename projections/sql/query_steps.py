@@ -6,7 +6,7 @@ from sqlglot import exp
 
 from projections.sql.element_forms import explodes
 from projections.sql.grouping_sets import has_sets
-from projections.sql.outer_joins import side_of
+from projections.sql.outer_joins import adds_rows
 from projections.sql.windows import is_session
 
 STEPS = ("with_", "qualify", "distinct")
@@ -21,9 +21,8 @@ def several_steps(query: exp.Expr) -> bool:
     joined = [join.this for join in query.args.get("joins") or []]
     kinds = [join.text("kind").upper() for join in query.args.get("joins") or []]
     first = query.args["from_"].this if query.args.get("from_") is not None else None
-    sides = {side_of(join) for join in query.args.get("joins") or []}
     return (
-        bool(sides & {"RIGHT", "FULL"})
+        any(map(adds_rows, query.args.get("joins") or []))
         or has_sets(query)
         or explodes(query)
         or any(isinstance(each, exp.Stream | exp.Values) for each in joined)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 
@@ -57,9 +57,9 @@ _LISTED = (Function.VALUES, Function.LIST)
 _OF_GROUPS = (Function.MAX_BY, Function.MIN_BY, Function.MODE)
 _FUNCTIONS = (
     "Before OVER there are COUNT, SUM, AVG, MIN, MAX, COUNT_IF, BOOL_AND, BOOL_OR, COUNT(DISTINCT "
-    "x), over whole partitions MAX_BY, MIN_BY and ANY_VALUE, ROW_NUMBER, RANK, DENSE_RANK, NTILE, "
-    "PERCENT_RANK, CUME_DIST, LAG, LEAD, NTH_VALUE, FIRST_VALUE and LAST_VALUE, these five with "
-    "IGNORE NULLS as well."
+    "x), over whole partitions MAX_BY, MIN_BY, MODE and ANY_VALUE, ROW_NUMBER, RANK, DENSE_RANK, "
+    "NTILE, PERCENT_RANK, CUME_DIST, LAG, LEAD, NTH_VALUE, FIRST_VALUE and LAST_VALUE, these five "
+    "with IGNORE NULLS as well."
 )
 
 
@@ -138,7 +138,8 @@ class Windows:
             called = self._called(window)
             argument = None if called.argument is None else self._column(called.argument)
             call = called.call(f"__o{len(self._results)}", argument)
-            self._results[text] = self._placed(window, called, call)
+            placed = self._commonest if called.function is Function.MODE else self._placed
+            self._results[text] = placed(window, called, call)
             self._names.knows(self._results[text].name, call.type)
         return column(self._results[text].name)
 
@@ -176,13 +177,13 @@ class Windows:
                     "a list in an order of its own before OVER is not compiled",
                     fix="Leave its ORDER BY out: values are listed in ascending order.",
                 )
-            if called.function in _OF_GROUPS:
+            ordered = window.args.get("order") or window.args.get("spec")
+            if called.function in _OF_GROUPS and (ordered or called.function is not Function.MODE):
                 raise self._refusal(
                     found,
-                    f"{called.function.upper()} before OVER is not compiled",
-                    fix="MAX_BY(x, y) OVER (PARTITION BY k) is, without ORDER BY and a frame; MODE "
-                    "is one of groups: JOIN (SELECT k, MODE(x) AS m FROM t GROUP BY k) q ON q.k = "
-                    "t.k.",
+                    f"{called.function.upper()} before OVER with ORDER BY is not compiled",
+                    fix="MAX_BY(x, y) OVER (PARTITION BY k) is, and MODE(x), without ORDER BY and "
+                    "a frame.",
                 )
             return called
         if kind in _RANKS:
@@ -253,6 +254,35 @@ class Windows:
         whole = _Around(partition=peers, order=own.order, frame=ALL_ROWS)
         self._around.setdefault(f"peers of {peers, own.order}", whole).calls.append(last)
         return last
+
+    def _commonest(self, window: exp.Expr, called: Called, call: Call) -> Call:
+        """Add the call of a MODE: the first value by how often each is there, then the least."""
+        assert called.argument is not None, "it is of a value"
+        if called.kind in FLOATING:
+            raise self._refusal(
+                window,
+                "MODE of floating-point numbers before OVER is not compiled",
+                fix="Convert them: MODE(CAST(x AS DECIMAL(18, 2))) OVER (PARTITION BY k).",
+            )
+        partition = tuple(self._keyed(each) for each in window.args.get("partition_by") or [])
+        value = self._column(called.argument)
+        count = Call(
+            name=f"{call.name}_of_each",
+            function=Function.COUNT,
+            argument=value,
+            kind=called.kind,
+            type="BIGINT",
+        )
+        of_each = _Around(partition=(*partition, value), order=(), frame=None)
+        self._around.setdefault(f"each of {of_each.partition}", of_each).calls.append(count)
+        order = (
+            Ordering(column=count.name, descending=True, nulls_first=False),
+            Ordering(column=value, descending=False, nulls_first=False),
+        )
+        first = replace(call, function=Function.FIRST_VALUE)
+        whole = _Around(partition=partition, order=order, frame=ALL_ROWS, calls=[first])
+        self._around[f"most of {partition, order}"] = whole
+        return first
 
     def _place(self, window: exp.Expr, called: Called) -> _Around:
         order = window.args.get("order")

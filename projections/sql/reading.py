@@ -38,7 +38,7 @@ from projections.sql.match_clause import MatchClause, clause_of, refuse_further
 from projections.sql.matching import matched
 from projections.sql.name_lists import with_names
 from projections.sql.named_windows import with_named_windows
-from projections.sql.outer_joins import full, mirrored, shared_columns, side_of
+from projections.sql.outer_joins import adds_rows, full, mirrored, shared_columns
 from projections.sql.pivots import alias_of, pivoted
 from projections.sql.places import Script, offset_of
 from projections.sql.query import (
@@ -181,7 +181,7 @@ class _Reader:
             return self._columns(query, named, at)
 
         select = without_subqueries(self.script, select, at, known)
-        select = mirrored(self.script, select, at)
+        select = mirrored(select)
         key_of = partial(self.inputs.key_of, named=named)
         select = with_values(self.script, select, at, known, key_of)
         if select.args.get("from_") is None:
@@ -230,7 +230,7 @@ class _Reader:
                 made: Node = right.joined(names, join, node)
             else:
                 made = joins.joined(names, join, node, right, source)
-            if side_of(join) == "FULL":
+            if adds_rows(join):
                 left, before = self._joined(select, place, named, at)
                 right, source = self._input(join.this, named, before, at)
                 facts = _has_facts(left)

@@ -13,15 +13,16 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from projections.sql.comma_joins import alias_of_input
-from projections.sql.expressions import AGGREGATES, conjuncts, render, unwrapped
+from projections.sql.correlations import Equated, equated_in, equating_all, joins_read, reads
+from projections.sql.expressions import AGGREGATES, render, unwrapped
+from projections.sql.known_values import conditions_in
 from projections.sql.places import Script, offset_of
 
 _VALUE = "penstock_value_"
 """Begins the name of the table that a value is in, and of its column: a query has no such names."""
 _ONE_ROW = "one_row"
 
-_Pair = tuple[exp.Expr, exp.Expr]
-"""What a subquery equates: a side of its own, and one of the query around it."""
+
 Known = Callable[[exp.Select], Collection[str]]
 """Returns the names of the columns of a query's inputs, in lower case."""
 KeyOf = Callable[[exp.Select], Collection[str]]
@@ -30,7 +31,7 @@ _FORM = (
     "Select aggregates, (SELECT MAX(x.amount) FROM x WHERE x.key = a.key), what is computed of "
     "them, the first row in an order, (SELECT x.amount FROM x ORDER BY x.at DESC LIMIT 1), or a "
     "column of the row of a table that has a key, (SELECT x.name FROM x WHERE x.id = a.x_id); "
-    "columns of the query around it stand in WHERE, each equated with one of x."
+    "columns of the query around it stand in WHERE, with their aliases."
 )
 
 
@@ -65,10 +66,11 @@ def with_values(
             _put(changed, found, known_values[text])
             continue
         outside = _outside(found, around, known)
+        query = equating_all(found.this, select, conditions_in(select, "where"), outside, number)
         row = (
-            _by_key(found.this, name, outside, key_of)
-            or _first_row(found.this, name, outside)
-            or _one_row(script, found, name, outside, at)
+            _by_key(query, name, outside, key_of)
+            or _first_row(query, name, outside)
+            or _one_row(script, query, name, outside, offset_of(found, at))
         )
         join = exp.Join(
             this=exp.Subquery(this=row.query, alias=exp.TableAlias(this=exp.to_identifier(name))),
@@ -114,54 +116,44 @@ class _OneRow:
     value: exp.Expr
 
 
-def _one_row(script: Script, found: exp.Subquery, name: str, outside: set[str], at: int) -> _OneRow:
-    query = found.this
+def _one_row(script: Script, query: exp.Expr, name: str, outside: set[str], at: int) -> _OneRow:
     items = query.expressions if isinstance(query, exp.Select) else []
     written = items[0].unalias() if len(items) == 1 else None
     further = ("group", "having", "qualify", "distinct", "limit")
-    refused = written is None or any(query.args.get(each) for each in further)
-    if written is None or refused or not is_of_aggregates(written):
+    refused = any(query.args.get(each) for each in further)
+    if (
+        not isinstance(query, exp.Select)
+        or refused
+        or written is None
+        or not is_of_aggregates(written)
+    ):
         raise script.refusal(
             "a subquery in an expression is to give one value of all its rows",
-            at=offset_of(found, at),
+            at=at,
             fix=_FORM,
         )
     pairs, rest = equated_in(query, outside)
-    joins = query.args.get("joins") or []
-    if pairs is None or any(reads(each, outside) for each in (written, *joins)):
+    if pairs is None or reads(written, outside) or joins_read(query, outside):
         raise script.refusal(
-            "a subquery reads the query around it other than by what it equates with it",
-            at=offset_of(found, at),
+            "a subquery reads the query around it in a way that is not compiled",
+            at=at,
             fix=_FORM,
         )
     made: exp.Select = query.copy()
-    calls, value = _computed(written, name, offset_of(found, at))
+    calls, value = _computed(written, name, at)
     equal = _give(made, calls, pairs, rest, name)
     # In brackets: a number would be the place of a column.
-    groups: list[exp.Expr] = [exp.Paren(this=own.copy()) for own, _ in pairs] or [
+    groups: list[exp.Expr] = [exp.Paren(this=each.own.copy()) for each in pairs] or [
         exp.Literal.string("all")
     ]
     made.set("group", exp.Group(expressions=groups))
     return _OneRow(query=made, equal=equal, value=value)
 
 
-def equated_in(query: exp.Select, outside: set[str]) -> tuple[list[_Pair] | None, list[exp.Expr]]:
-    """Return what WHERE equates with the query around it, and its other conditions.
-
-    None where it reads that query other than by what it equates.
-    """
-    where = query.args.get("where")
-    parts = conjuncts(where.this if where is not None else None)
-    sides = [_equated_sides(part, outside) for part in parts if reads(part, outside)]
-    pairs = [each for each in sides if each is not None]
-    rest = [part.copy() for part in parts if not reads(part, outside)]
-    return pairs if len(pairs) == len(sides) else None, rest
-
-
 def _give(
     query: exp.Select,
     items: Sequence[exp.Expr],
-    pairs: Sequence[_Pair],
+    pairs: Sequence[Equated],
     rest: Sequence[exp.Expr],
     name: str,
 ) -> list[exp.Expr]:
@@ -169,19 +161,20 @@ def _give(
 
     Returns by what its rows are joined under a name.
     """
-    keys = [exp.alias_(own.copy(), f"{name}_{place}") for place, (own, _) in enumerate(pairs)]
+    keys = [exp.alias_(each.own.copy(), f"{name}_{place}") for place, each in enumerate(pairs)]
     query.set("expressions", [*items, *keys])
     query.set("where", exp.Where(this=exp.and_(*rest)) if rest else None)
     return [
-        exp.EQ(this=exp.column(key.alias, table=name), expression=theirs.copy())
-        for key, (_, theirs) in zip(keys, pairs, strict=True)
+        each.with_column(exp.column(key.alias, table=name))
+        for key, each in zip(keys, pairs, strict=True)
     ]
 
 
 def _by_key(query: exp.Expr, name: str, outside: set[str], key_of: KeyOf) -> _OneRow | None:
     """Return the row of a table whose whole key a subquery equates; None for another subquery.
 
-    Of one row LIMIT says nothing.
+    With columns of the query around it, or with values that are written out. Of one row LIMIT says
+    nothing.
     """
     further = ("group", "having", "qualify", "distinct", "joins", "order", "with_", "offset")
     plain = isinstance(query, exp.Select) and not any(query.args.get(each) for each in further)
@@ -194,10 +187,10 @@ def _by_key(query: exp.Expr, name: str, outside: set[str], key_of: KeyOf) -> _On
     # A field of a struct may be called like the key, as in c.address.id.
     equated = {
         own.name.lower()
-        for own, _ in pairs or []
-        if isinstance(own, exp.Column)
-        and [part.name.lower() for part in own.parts[:-1]] in ([], [alias])
+        for own, _, _ in pairs or []
+        if isinstance(own, exp.Column) and _is_of(own, alias)
     }
+    equated |= {own.name.lower() for own in _fixed(rest, alias)}
     computed = item.find(exp.AggFunc, exp.Window, exp.Query) is not None or reads(item, outside)
     key = {*key_of(query)}
     limit = query.args.get("limit")
@@ -209,6 +202,22 @@ def _by_key(query: exp.Expr, name: str, outside: set[str], key_of: KeyOf) -> _On
     made.set("limit", None)
     equal = _give(made, [exp.alias_(item.copy(), name)], pairs, rest, name)
     return _OneRow(query=made, equal=equal, value=exp.column(name, table=name))
+
+
+def _fixed(parts: Sequence[exp.Expr], alias: str) -> Iterator[exp.Column]:
+    """Yield the columns of a table that conditions equate with values that are written out."""
+    for part in map(unwrapped, parts):
+        if isinstance(part, exp.EQ):
+            one, other = unwrapped(part.this), unwrapped(part.expression)
+            for own, value in ((one, other), (other, one)):
+                plain = value.find(exp.Column, exp.Query, exp.Func) is None
+                if isinstance(own, exp.Column) and plain and _is_of(own, alias):
+                    yield own
+
+
+def _is_of(column: exp.Column, alias: str) -> bool:
+    """Say whether a column is one of an input itself, and no field of a struct."""
+    return [part.name.lower() for part in column.parts[:-1]] in ([], [alias])
 
 
 def first_of_each(query: exp.Select, keys: list[exp.Expr]) -> bool:
@@ -258,15 +267,15 @@ def _first_row(query: exp.Expr, name: str, outside: set[str]) -> _OneRow | None:
     count = limit.args.get("expression") if isinstance(limit, exp.Limit) else None
     item = query.expressions[0].unalias()
     pairs, rest = equated_in(query, outside)
-    others = (item, query.args.get("order"), *(query.args.get("joins") or []))
-    if count != exp.Literal.number(1) or pairs is None:
+    others = (item, query.args.get("order"))
+    if count != exp.Literal.number(1) or pairs is None or joins_read(query, outside):
         return None
     if item.find(exp.AggFunc, exp.Window, exp.Query) or any(
         each is not None and reads(each, outside) for each in others
     ):
         return None
     made = query.copy()
-    if not first_of_each(made, [own for own, _ in pairs]):
+    if not first_of_each(made, [each.own for each in pairs]):
         return None
     equal = _give(made, [exp.alias_(item.copy(), name)], pairs, rest, name)
     return _OneRow(query=made, equal=equal, value=exp.column(name, table=name))
@@ -315,26 +324,6 @@ def _outside(found: exp.Subquery, around: set[str], known: Known) -> set[str]:
     if not isinstance(found.this, exp.Select) or not reads(found.this, outside):
         return outside
     return outside.difference(known(found.this))
-
-
-def _equated_sides(part: exp.Expr, outside: set[str]) -> tuple[exp.Expr, exp.Expr] | None:
-    """Return what a condition equates: of the subquery, and of the query around it."""
-    part = unwrapped(part)
-    if not isinstance(part, exp.EQ):
-        return None
-    one, other = unwrapped(part.this), unwrapped(part.expression)
-    for own, theirs in ((one, other), (other, one)):
-        columns = [*theirs.find_all(exp.Column)]
-        alone = bool(columns) and all(reads(each, outside) for each in columns)
-        if alone and not reads(own, outside):
-            return own, theirs
-    return None
-
-
-def reads(node: exp.Expr, aliases: set[str]) -> bool:
-    """Say whether an expression names columns of some inputs by their aliases."""
-    named = (found.parts for found in node.find_all(exp.Column))
-    return any(len(parts) > 1 and parts[0].name.lower() in aliases for parts in named)
 
 
 def aliases_of(select: exp.Expr) -> set[str]:

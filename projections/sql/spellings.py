@@ -163,8 +163,11 @@ class Spellings:
         return _spliced(self.script, [Piece(head, at, False), *self._with_views(query, pieces)])
 
     def _flow(self, tokens: list[Token]) -> Script:
-        tables = {name: each.read for name, each in self._tables.items() if each.read is not None}
-        logs = {name: f"STREAM {read.removeprefix('STREAM ')}" for name, read in tables.items()}
+        logs = {
+            name: each.rows(f"STREAM {each.read.removeprefix('STREAM ')}")
+            for name, each in self._tables.items()
+            if each.read is not None
+        }
         views = {name: each.written for name, each in self._views.items()}
         flow = read_flow(self.script, tokens, logs | views)
         self._once(flow.target, flow.at)
@@ -267,9 +270,15 @@ class Spellings:
                     fix="Write the insertion before what reads it.",
                 )
             start, end = _start(table), int(table.this.meta["end"]) + 1
+            if known.items and table.args.get("version"):
+                raise self.script.refusal(
+                    f"{table.name} as of a time, with columns that are computed",
+                    at=start,
+                    fix="Compute them in SELECT, and leave them out of CREATE TABLE.",
+                )
             pieces.append(Piece(text[done:start], done, True))
             alias = "" if table.alias else known.alias
-            pieces.append(Piece(f"{known.read}{alias}", start, False))
+            pieces.append(Piece(f"{known.rows(known.read)}{alias}", start, False))
             done = end
         pieces.append(Piece(text[done : body[-1].end + 1], done, True))
         return pieces, query

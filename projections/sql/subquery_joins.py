@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from sqlglot import exp
 
+from projections.sql.correlations import equated_in, equating_all, joins_read, reads
 from projections.sql.counted_subqueries import (
     above,
     bare,
@@ -25,7 +26,7 @@ from projections.sql.expressions import same_text, unwrapped
 from projections.sql.grouping_sets import has_sets
 from projections.sql.known_values import conditions_in, gives_values, has_value
 from projections.sql.places import Script, offset_of
-from projections.sql.scalar_subqueries import Known, aliases_of, of_one_row, reads
+from projections.sql.scalar_subqueries import Known, aliases_of, of_one_row
 
 _ALL = exp.Literal.string("all")
 _NONE = exp.Literal.number(0)
@@ -33,7 +34,7 @@ _NONE = exp.Literal.number(0)
 
 def without_subqueries(script: Script, select: exp.Select, at: int, known: Known) -> exp.Select:
     """Write EXISTS and IN (SELECT …) in WHERE as semi joins, their negations as anti joins."""
-    select = _related(select, known)
+    select = _related(_for_any(select), known)
     select = counted(select)
     parts = conditions_in(select, "where")
     kept: list[exp.Expr] = []
@@ -57,6 +58,11 @@ def _as_joins(
     part = unwrapped(part)
     negated = isinstance(part, exp.Not)
     inner = unwrapped(part.this) if negated else part
+    if isinstance(inner, exp.Exists) and inner.this.args.get("group"):
+        groups = _groups(select, inner.this, f"penstock_exists_{number}", number)
+        if groups is not None:
+            groups.set("kind", "ANTI" if negated else "SEMI")
+            return [groups]
     if isinstance(inner, exp.Exists):
         whole = _with_own_rows(inner, f"penstock_exists_{number}", aliases_of(select))
         return [_exists(script, whole, "ANTI" if negated else "SEMI", at)]
@@ -87,6 +93,49 @@ def _as_joins(
     if negated and not has_value(select, value, conditions_in(select, "where")):
         joins.append(_unless_any(rows, name, value))
     return joins
+
+
+def _for_any(select: exp.Select) -> exp.Select:
+    """Leave out in EXISTS what does not say whether there is a row: DISTINCT, an order, LIMIT."""
+    changed = select.copy()
+    for found in changed.find_all(exp.Exists):
+        query = found.this
+        limit = query.args.get("limit")
+        count = None if limit is None else limit.args.get("expression")
+        some = limit is None or (isinstance(count, exp.Literal) and count.name not in ("", "0"))
+        if isinstance(query, exp.Select) and some and not query.args.get("offset"):
+            for clause in ("distinct", "order", "limit"):
+                query.set(clause, None)
+    return changed
+
+
+def _groups(select: exp.Select, query: exp.Select, name: str, number: int) -> exp.Join | None:
+    """Return the join with groups that EXISTS asks for; None where it reads more than is equated.
+
+    They are groups by what is equated, too: each is of the rows that a row around it asks for.
+    """
+    outside = aliases_of(select) - aliases_of(query)
+    made = equating_all(query, select, conditions_in(select, "where"), outside, number)
+    assert isinstance(made, exp.Select), "it was one"
+    pairs, rest = equated_in(made, outside)
+    others = (made.args.get("having"), made.args["group"])
+    if not pairs or has_sets(made) or joins_read(made, outside):
+        return None
+    if any(each is not None and reads(each, outside) for each in others):
+        return None
+    made = made.copy()
+    columns = [f"{name}_{place}" for place in range(len(pairs))]
+    keys = [exp.Paren(this=each.own.copy()) for each in pairs]
+    made.set("group", exp.Group(expressions=[*made.args["group"].expressions, *keys]))
+    named = zip(pairs, columns, strict=True)
+    made.set("expressions", [exp.alias_(each.own.copy(), own) for each, own in named])
+    made.set("where", exp.Where(this=exp.and_(*rest)) if rest else None)
+    table = exp.Subquery(this=made, alias=exp.TableAlias(this=exp.to_identifier(name)))
+    equal = [
+        each.with_column(exp.column(own, table=name))
+        for each, own in zip(pairs, columns, strict=True)
+    ]
+    return exp.Join(this=table, side="LEFT", on=exp.and_(*equal))
 
 
 def _related(select: exp.Select, known: Known) -> exp.Select:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from sqlglot.tokens import Token
 
+from projections.sql.computed_columns import ComputedColumn, computed_column, computed_time
 from projections.sql.options import OptionValue, value_of
 from projections.sql.places import Script, nearest
 from projections.sql.tokens import TokenCursor
@@ -59,7 +60,7 @@ class Table:
 
     `source` is the statement that it is in the dialect, empty where it needs none. `read` is what
     stands for it in FROM, None for one that is written; `alias` goes behind that where the query
-    names none.
+    names none. `items` are its columns where some of them are computed.
     """
 
     written: str
@@ -69,6 +70,11 @@ class Table:
     read: str | None = None
     alias: str = ""
     source: str = ""
+    items: str = ""
+
+    def rows(self, read: str) -> str:
+        """Return what has its rows, those in `read`, with computed columns."""
+        return f"(SELECT {self.items} FROM {read})" if self.items else read
 
     @property
     def name(self) -> str:
@@ -91,6 +97,7 @@ def read_table(script: Script, tokens: list[Token]) -> Table:
         given = options["format"]
         options["format"] = replace(given, text=_FORMATS.get(given.text, given.text))
     known = CONNECTORS[connector]
+    items = _computed(script, connector, body)
     time = body.found.get("event_time", _TIME_OF_EVENTS)
     if connector == "events" and time.lower() != _TIME_OF_EVENTS:
         raise script.refusal(
@@ -116,7 +123,55 @@ def read_table(script: Script, tokens: list[Token]) -> Table:
                 at=at,
                 fix=f"Write '{name}' = '…'.",
             )
-    return _standing_for(Table(written=written, at=at, options=options), connector, body)
+    made = _standing_for(Table(written=written, at=at, options=options), connector, body)
+    return replace(made, items=items, alias=f" {written}") if items else made
+
+
+def _computed(script: Script, connector: str, body: _Body) -> str:
+    """Return the columns of a table that has computed ones, and declare what its time is made of.
+
+    Raises `InvalidRequest`.
+    """
+    if not body.computed:
+        return ""
+    first = body.computed[0]
+    if connector == "projection":
+        raise script.refusal(
+            f"column {first.name} is computed, and an insertion gives all columns",
+            at=first.at,
+            fix="Leave it out, or select it in the insertion.",
+        )
+    of_records = next((each for each in body.computed if each.metadata), None)
+    if of_records is not None and connector != "kafka":
+        raise script.refusal(
+            f"column {of_records.name}: METADATA is of records of a topic",
+            at=of_records.at,
+            fix="Declare what rows have by its name, as occurred_at, recorded_at and stream of "
+            "events.",
+        )
+    named = {each.name.lower(): each for each in body.computed}
+    time = named.get(body.found.get("event_time", "").lower())
+    items, made = "*", [*named.values()]
+    if time is not None and time.text == "kafka_timestamp":
+        del body.found["event_time"]  # It is what a topic's rows go by.
+    elif time is not None:
+        kinds = {name.lower(): kind for name, kind in body.columns}
+        kinds |= {_TIME_OF_EVENTS: "TIMESTAMP"} if connector == "events" else {}
+        known = computed_time(time, kinds)
+        if known is None or (connector == "capture" and known.items != "*"):
+            raise script.refusal(
+                f"rows are late by a column that they have, and {time.name} is computed",
+                at=time.at,
+                fix="Declare the column as TIMESTAMP, which takes ISO texts and milliseconds since "
+                "1970, and name it in WATERMARK. A moment may be CAST(x AS TIMESTAMP(3)), "
+                "TO_TIMESTAMP(x) of a STRING, or TO_TIMESTAMP_LTZ(x, 3) of a BIGINT.",
+            )
+        items = known.items
+        body.found["event_time"] = known.column
+        body.declare(known.column, "TIMESTAMP")
+        moment = replace(time, text=spark_name(known.column))
+        made = [moment if each is time else each for each in made]
+    return ", ".join([items, *(each.result for each in made)])
 
 
 def _connector(script: Script, written: str, options: Mapping[str, OptionValue], at: int) -> str:
@@ -168,6 +223,7 @@ class _Body:
 
     cursor: TokenCursor
     columns: list[tuple[str, str]] = field(default_factory=list)
+    computed: list[ComputedColumn] = field(default_factory=list)
     found: dict[str, str] = field(default_factory=dict)
     watermark_at: int = 0
 
@@ -193,14 +249,18 @@ class _Body:
         without_key, keys = _KEY_OF_COLUMN.subn("", written)
         if keys:
             self._keyed([name], at)
+        computed = computed_column(cursor.script, name, _MOMENT.sub("TIMESTAMP", written), at)
+        if computed is not None:
+            self.computed.append(computed)
+            return
         kind = _MOMENT.sub("TIMESTAMP", _NOT_OF_TYPE.sub("", without_key)).strip()
-        if written.upper().startswith("AS ") or "METADATA" in written.upper().split():
-            raise cursor.script.refusal(
-                f"column {name} is computed",
-                at=at,
-                fix="Declare the columns that rows have, and compute in SELECT.",
-            )
         self.columns.append((name, kind))
+
+    def declare(self, name: str, kind: str) -> None:
+        """Give a column another type."""
+        self.columns = [
+            (each, kind if each.lower() == name.lower() else own) for each, own in self.columns
+        ]
 
     def _key(self) -> None:
         cursor, at = self.cursor, self.cursor.at

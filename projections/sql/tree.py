@@ -96,13 +96,17 @@ class Map:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Windowed:
-    """Each row once for each window that its time is in. Without state."""
+    """Each row once for each window that its time is in. Without state.
+
+    Windows begin at `offset_us` behind 1970-01-01 UTC, and at each step from there.
+    """
 
     input: Node
     kind: WindowKind
     time: str
     step_us: int
     size_us: int
+    offset_us: int = 0
 
     @property
     def columns(self) -> tuple[Column, ...]:

@@ -14,11 +14,11 @@ from sqlglot import Token, TokenType, exp
 from sqlglot.errors import SqlglotError
 
 from kernel.errors import InvalidRequest
-from projections.sql.durations import duration_of, in_us
+from projections.sql.durations import in_us
 from projections.sql.expressions import render
 from projections.sql.places import Script, offset_of
 from projections.sql.tokens import SPARK, made_like, retyped
-from projections.sql.windows import WindowKind
+from projections.sql.windows import Window, WindowKind, read_window
 
 _OPENS, _CLOSES = TokenType.L_PAREN, TokenType.R_PAREN
 _SETS = (TokenType.UNION, TokenType.INTERSECT, TokenType.EXCEPT)
@@ -27,6 +27,8 @@ _BEHIND_GROUP = (
     *_SETS,
 )
 _BOUNDS = ("window_start", "window_end", "window_time")
+_NUMBER = "penstock_window"
+"""Numbers the windows of a row: a query has no such name."""
 _FORM = (
     "Group by the window: FROM t GROUP BY key, TUMBLE(ts, INTERVAL '10' MINUTES), HOP(ts, slide, "
     "size), CUMULATE(ts, step, size) or SESSION(ts, gap), and select window_start and window_end."
@@ -44,7 +46,7 @@ def without_table_functions(script: Script, tokens: list[Token]) -> list[Token]:
     return made
 
 
-_NAMES = {"DATA": 0, "TIMECOL": 1, "SLIDE": 2, "STEP": 2, "GAP": 2, "SIZE": 3}
+_NAMES = {"DATA": 0, "TIMECOL": 1, "SLIDE": 2, "STEP": 2, "GAP": 2, "SIZE": 3, "OFFSET": 4}
 """Names by which Flink knows the arguments, and their order."""
 
 
@@ -135,8 +137,8 @@ def _with_group(script: Script, tokens: list[Token], place: int) -> list[Token]:
     window = [*call[:2], *_joined([parts[1][2:-1], *parts[2:]], call), call[-1]]
     rest = tokens[end + 1 :]
     first = next((p for p, level in _levels(rest) if _is_group(rest[p], level)), None)
+    made = _windows_of_rows(script, word, parts, [stream, *table], tokens[place])
     if first is None:
-        made = _windows_of_rows(word, parts, [stream, *table], tokens[place])
         if made is None:
             raise _refusal(script, at, f"{word} of a table without GROUP BY")
         return [*tokens[:place], *made, *rest]
@@ -144,7 +146,10 @@ def _with_group(script: Script, tokens: list[Token], place: int) -> list[Token]:
     groups = _listed(rest[first + 1 : stop])
     others = [each for each in groups if not _is_bound(each)]
     bounds = {each[0].text.lower() for each in groups if _is_bound(each)}
-    if not bounds or (word == WindowKind.CUMULATE and "window_end" not in bounds):
+    named = bool(bounds) and (word != WindowKind.CUMULATE or "window_end" in bounds)
+    if made is not None and not named:
+        return [*tokens[:place], *made, *rest]
+    if not named:
         raise _refusal(script, at, f"{word} of a table that GROUP BY does not name")
     if word == "SESSION" and {*map(_words, partitions)} != {*map(_words, others)}:
         raise _refusal(script, at, "SESSION of a table by other columns than GROUP BY")
@@ -169,38 +174,58 @@ def _with_last_moments(before: Sequence[Token]) -> list[Token]:
         text = "timestamp_micros(unix_micros(window_end) - 1000)"
         if behind in ([TokenType.COMMA], [TokenType.FROM]):
             text = f"{text} AS {_BOUNDS[-1]}"
-        made += [made_like(token, each.token_type, each.text) for each in SPARK.tokenize(text)]
+        made += _made_of(text, token)
     return made
 
 
 def _windows_of_rows(
-    word: str, parts: list[list[Token]], table: Sequence[Token], at: Token
+    script: Script, word: str, parts: list[list[Token]], table: Sequence[Token], at: Token
 ) -> list[Token] | None:
-    """Return a query of the rows of a table, each with its one window beside its columns."""
-    time, size = _words(parts[1][2:-1]), _length(parts[2])
+    """Return a query of the rows of a table, each once for each of its windows.
+
+    Their bounds stand beside its columns. None where the time is computed, and for sessions.
+    """
     names = all(token.token_type in (TokenType.VAR, TokenType.DOT) for token in parts[1][2:-1])
-    if word != WindowKind.TUMBLE or len(parts) > 3 or not names or not size:
+    if not names or word not in WindowKind.__members__:
         return None
-    micros = f"unix_micros({time})"
-    start = f"{micros} - pmod({micros}, {size})"
+    window = _read(script, WindowKind[word], parts[2:], at)
+    size, step, moved = (in_us(each) for each in (window.size, window.step, window.offset))
+    grows, count = window.kind is WindowKind.CUMULATE, window.of_a_row
+    micros, number = f"unix_micros({_words(parts[1][2:-1])})", f"{_NUMBER} * {step}"
+    behind = f"pmod({micros}{f' - {moved}' if moved else ''}, {size if grows else step})"
+    start = f"{micros} - {behind}{f' - {number}' if count > 1 and not grows else ''}"
+    length = f"{f'{number} + ' if count > 1 and grows else ''}{step if grows else size}"
     text = (
-        f"(SELECT *, timestamp_micros({start}) AS window_start, "
-        f"timestamp_micros({start} + {size}) AS window_end, "
-        f"timestamp_micros({start} + {size - 1000}) AS window_time FROM"
+        f"(SELECT *{f' EXCEPT ({_NUMBER})' if count > 1 else ''}, "
+        f"timestamp_micros({start}) AS window_start, "
+        f"timestamp_micros({start} + {length}) AS window_end, "
+        f"timestamp_micros({start} + {length} - 1000) AS window_time FROM"
     )
-    made = [made_like(at, each.token_type, each.text) for each in SPARK.tokenize(text)]
-    return [*made, *table, made_like(at, _CLOSES, ")")]
+    listed = ", ".join(map(str, range(count)))
+    several = (
+        f"LATERAL VIEW stack({count}, {listed}) {_NUMBER}s AS {_NUMBER} "
+        f"WHERE {start} + {length} > {micros}"
+    )
+    made = [*_made_of(text, at), *table, *(_made_of(several, at) if count > 1 else [])]
+    return [*made, made_like(at, _CLOSES, ")")]
 
 
-def _length(part: Sequence[Token]) -> int:
-    """Return a length in microseconds; 0 for what is none."""
-    quoted = (f"'{t.text}'" if t.token_type is TokenType.STRING else t.text for t in part)
+def _read(script: Script, kind: WindowKind, lengths: list[list[Token]], at: Token) -> Window:
+    """Read the lengths of a window."""
+    written = (
+        " ".join(f"'{t.text}'" if t.token_type is TokenType.STRING else t.text for t in part)
+        for part in lengths
+    )
     try:
-        (query,) = SPARK.parse(f"SELECT {' '.join(quoted)}")
-    except SqlglotError:
-        return 0
-    length = duration_of(query.expressions[0]) if isinstance(query, exp.Select) else None
-    return in_us(length) if length else 0
+        (query,) = SPARK.parse(f"SELECT {kind}({', '.join(['t', *written])})")
+    except SqlglotError as error:
+        raise _refusal(script, int(at.start), f"{kind} of no lengths") from error
+    assert isinstance(query, exp.Select), "it is written here"
+    return read_window(script, query.expressions[0], kind, at=int(at.start))
+
+
+def _made_of(text: str, at: Token) -> list[Token]:
+    return [made_like(at, each.token_type, each.text) for each in SPARK.tokenize(text)]
 
 
 def _words(part: Sequence[Token]) -> str:
@@ -286,8 +311,9 @@ def _window(written: exp.Expr) -> exp.Expr | None:
             return written.copy()
         case "WINDOW", 1:
             return exp.Anonymous(this="TUMBLE", expressions=[time, *lengths])
-        case "WINDOW", 2:
-            return exp.Anonymous(this="HOP", expressions=[time, *reversed(lengths)])
+        case "WINDOW", 2 | 3:
+            size, slide, *moved = lengths
+            return exp.Anonymous(this="HOP", expressions=[time, slide, size, *moved])
         case "SESSION_WINDOW", 1:
             return exp.Anonymous(this="SESSION", expressions=[time, *lengths])
         case _:

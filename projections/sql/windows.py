@@ -1,7 +1,8 @@
 """Windows over event time: `TUMBLE`, `HOP`, `CUMULATE` in GROUP BY.
 
-All are `[start, end)` and aligned to 1970-01-01 UTC. A row is put into its windows before anything
-else happens to it, so `window_start` and `window_end` are columns of the driving stream.
+All are `[start, end)` and aligned to 1970-01-01 UTC, or to an offset behind it. A row is put into
+its windows before anything else happens to it, so `window_start` and `window_end` are columns of
+the driving stream.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from enum import StrEnum
 
 from sqlglot import exp
 
-from projections.sql.durations import FORM, duration_of, in_us, in_words
+from projections.sql.durations import FORM, duration_of, in_us, in_words, signed_duration_of
 from projections.sql.expressions import render
 from projections.sql.places import Script, offset_of
 
@@ -36,12 +37,16 @@ _FORMS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """One window function. `time` is resolved; `step` is the slide or step, or the size."""
+    """One window function. `time` is resolved; `step` is the slide or step, or the size.
+
+    A window begins at `offset` behind 1970-01-01 UTC, which is less than what is between two.
+    """
 
     kind: WindowKind
     time: exp.Expr
     step: timedelta
     size: timedelta
+    offset: timedelta = timedelta()
 
     @property
     def of_a_row(self) -> int:
@@ -51,10 +56,12 @@ class Window:
     @property
     def words(self) -> str:
         """Describe the window for people."""
+        behind = f"{in_words(self.offset)} behind " if self.offset else ""
+        aligned = f"[start, end), aligned to {behind}1970-01-01 UTC"
         if self.kind is WindowKind.TUMBLE:
-            return f"tumbling windows of {in_words(self.size)}"
+            return f"tumbling windows of {in_words(self.size)}, {aligned}"
         each = "every" if self.kind is WindowKind.HOP else "growing by"
-        return f"windows of {in_words(self.size)} {each} {in_words(self.step)}"
+        return f"windows of {in_words(self.size)} {each} {in_words(self.step)}, {aligned}"
 
 
 def window_kind(node: exp.Expr) -> WindowKind | None:
@@ -73,10 +80,11 @@ def read_window(script: Script, node: exp.Expr, kind: WindowKind, *, at: int) ->
     """Read a window function; its time expression is left as written."""
     at, form = offset_of(node, at), f"The form is {_FORMS[kind]}."
     arguments = list(node.expressions)
-    if len(arguments) != (2 if kind is WindowKind.TUMBLE else 3):
+    count = 2 if kind is WindowKind.TUMBLE else 3
+    if len(arguments) not in (count, count + 1):
         raise script.refusal(f"{kind} has {len(arguments)} arguments", at=at, fix=form)
     lengths: list[timedelta] = []
-    for argument in arguments[1:]:
+    for argument in arguments[1:count]:
         length = duration_of(argument)
         if not length:
             raise script.refusal(
@@ -96,7 +104,15 @@ def read_window(script: Script, node: exp.Expr, kind: WindowKind, *, at: int) ->
         raise script.refusal(
             f"CUMULATE: {in_words(size)} is not a multiple of {in_words(step)}", at=at, fix=form
         )
-    window = Window(kind=kind, time=arguments[0], step=step, size=size)
+    between = size if kind is WindowKind.CUMULATE else step
+    offset = signed_duration_of(arguments[count]) if len(arguments) > count else timedelta()
+    if offset is None:
+        raise script.refusal(
+            f"{kind}: {render(arguments[count])} is no length by which windows are moved",
+            at=offset_of(arguments[count], at),
+            fix=f"{FORM[0].upper()}{FORM[1:]}, or a negative one, as INTERVAL '-5' MINUTES.",
+        )
+    window = Window(kind=kind, time=arguments[0], step=step, size=size, offset=offset % between)
     if window.of_a_row > MOST_WINDOWS_OF_A_ROW:
         raise script.refusal(
             f"{kind}: every row would be in {window.of_a_row} windows",

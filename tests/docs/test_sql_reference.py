@@ -78,7 +78,8 @@ def test_statements_of_the_page_are_planned(lake_tables: LakeCatalog) -> None:
     several |= {"winds", "departures_now", "worst_hours", "calm_places"}
     several |= {"never_late", "legs", "delays_by_all", "near_the_worst", "busiest_origins"}
     several |= {"carrier_shares", "worst_origins", "of_calm_carriers", "delays_across"}
-    several |= {"usual_delays", "delay_bands", "carriers_in_force"}
+    several |= {"usual_delays", "delay_bands", "carriers_in_force", "delays_before"}
+    several |= {"hottestreadings"}
     several |= {"named_departures", "shares_of_all", "customers", "customer_moves"}
     assert {one.name for one in plans if one.strategy is Strategy.REGIONS} == several
     assert {one.name for one in plans} - several == {

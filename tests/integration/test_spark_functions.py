@@ -15,6 +15,7 @@ from projections.sql.parse import parse_script
 from projections.sql.plan import Plan, plan
 from projections.sql.spark_functions import BEYOND_SIGHT, PASSED_ON, UNSTABLE
 from tests.integration.test_sql_spark import SparkEngine, _world
+from tests.support.oracles.asked_projections import ASKED
 from tests.support.oracles.choice_projections import CHOSEN, RANKED
 from tests.support.oracles.range_projections import RANGES
 from tests.support.oracles.spelled_projections import SPELLED
@@ -159,12 +160,13 @@ def _view(session: SparkSession, rows: str) -> None:
     ).createOrReplaceTempView("in_0")
 
 
-CASES = {**CHOSEN, **RANKED, **UNEQUAL, **RANGES, **SPELLED, **WRITTEN}
+CASES = {**CHOSEN, **RANKED, **UNEQUAL, **RANGES, **SPELLED, **WRITTEN, **ASKED}
 FURTHER = ("less, or none", "not exists, unequal", "two columns not in", "exists in exists")
 FURTHER += ("range behind", "range before", "range of numbers", "range to the end")
 FURTHER += ("range from the beginning", "range from the row", "range of all", "unpivot of pairs")
 FURTHER += ("less than any of its own", "equal to all", "not greater than some")
-FURTHER += ("all but the first rows", "natural join")
+FURTHER += ("all but the first rows", "natural join", "exists of others, or", "less, or not known")
+FURTHER += ("lateral, a total of less", "hop, moved back", "windows of each row")
 """What other cases have too, in another combination."""
 assert CASES.keys() >= {*FURTHER}
 

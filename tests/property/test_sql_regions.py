@@ -16,6 +16,7 @@ from projections.run import operator_tables
 from projections.run.dataflow import Dataflow
 from projections.run.operators import JoinOperator, RecomputedOperator
 from projections.sql.certified import uncertified
+from tests.support.oracles.asked_projections import ASKED
 from tests.support.oracles.choice_projections import CHOSEN, RANKED
 from tests.support.oracles.element_projections import ELEMENTS, KEPT_BY_KEYS
 from tests.support.oracles.flow_projections import FLOWS
@@ -41,7 +42,7 @@ def compacted_often() -> Iterator[None]:
 
 
 STEPS = {**REGIONS, **FURTHER, **PATTERNS, **ELEMENTS, **FLOWS}
-CASES = {**STEPS, **CHOSEN, **RANKED, **UNEQUAL, **RANGES, **SPELLED, **WRITTEN}
+CASES = {**STEPS, **CHOSEN, **RANKED, **UNEQUAL, **RANGES, **SPELLED, **WRITTEN, **ASKED}
 LOST = st.sampled_from([None, 1, 2, 3])
 
 

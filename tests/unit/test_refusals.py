@@ -55,7 +55,11 @@ def rows_sql(query: str) -> str:
             "as many parts",
             "P",
         ),
-        (f"SELECT a.position {FROM} a LEFT JOIN LATERAL ({JOINED}) b ON true", "LATERAL", "Equate"),
+        (
+            f"SELECT a.position {FROM} a LEFT JOIN LATERAL ({JOINED}) b ON true",
+            "LATERAL",
+            "Name what it reads",
+        ),
         (
             f"SELECT DISTINCT ON (carrier) position {FROM} ORDER BY carrier",
             "DISTINCT ON",
@@ -112,9 +116,9 @@ def rows_sql(query: str) -> str:
             "floating-point",
         ),
         (
-            f"SELECT position, MODE(delay) OVER (PARTITION BY carrier) AS n {FROM}",
-            "MODE before OVER",
-            "JOIN (SELECT k, MODE(x) AS m",
+            f"SELECT position, MODE(distance) OVER (PARTITION BY carrier) AS n {FROM}",
+            "MODE of floating-point numbers before OVER",
+            "MODE(CAST(x AS DECIMAL(18, 2)))",
         ),
         (f"{VALUES}('a', 1), ('b')) v(k, n) ON v.k = a.carrier", "other numbers", "each column"),
         (f"{VALUES}(1, 1), ('b', 2)) v(k, n) ON v.k = a.carrier", "no one type", "CAST"),

@@ -75,6 +75,14 @@ LATER = "b.flight = a.flight AND b.occurred_at > a.occurred_at"
             "TUMBLE(occurred_at",
         ),
         (
+            "until",
+            f"window_end AS until, COUNT(*) AS n FROM (SELECT flight, window_start AS five {FROM} "
+            "GROUP BY flight, TUMBLE(occurred_at, '5 minutes', '2 minutes')) x "
+            "GROUP BY TUMBLE(five, '30 minutes')",
+            "is not the time by which rows of its stream are late",
+            "TUMBLE(occurred_at",
+        ),
+        (
             "position",
             f"position, LEAD(delay) OVER (PARTITION BY flight ORDER BY occurred_at) AS n {FROM}",
             "OVER reads rows that may come at any time",

@@ -260,9 +260,9 @@ REFUSED = [
     ("SELECT wind AS flight FROM weather FOR SYSTEM_TIME AS OF x y", "weather", "a joined table"),
     ("SELECT e.flight {FROM} RIGHT {J}", "weather", "AS OF belongs to a joined table"),
     (
-        "SELECT e.flight {FROM} {JOIN} RIGHT JOIN airlines a ON a.carrier = e.carrier",
-        "airlines",
-        "RIGHT JOIN behind another join",
+        "SELECT e.flight {FROM} JOIN airlines a USING (carrier) RIGHT {J}",
+        "weather",
+        "RIGHT JOIN of a table as of a time",
     ),
     ("SELECT e.flight {FROM} FULL {J}", "weather", "FULL JOIN of a table as of a time"),
     (

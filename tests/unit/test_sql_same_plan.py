@@ -264,6 +264,8 @@ BY_HOUR = f"SELECT carrier, window_start AS s, window_end AS e, {COUNTED}, {{}}"
     [
         ("window(occurred_at, '10 minutes')", "TUMBLE(occurred_at, '10 minutes')"),
         ("WINDOW(occurred_at, '1 hour', '5 minutes')", "HOP(occurred_at, '5 minutes', '1 hour')"),
+        ("window(occurred_at, '1 h', '5 m', '2 m')", "HOP(occurred_at, '5 m', '1 h', '2 m')"),
+        ("window(occurred_at, '1 h', '5 m', '-3 m')", "HOP(occurred_at, '5 m', '1 h', '62 m')"),
         ("session_window(occurred_at, '5 minutes')", "SESSION(occurred_at, '5 minutes')"),
     ],
 )
@@ -276,6 +278,26 @@ def test_windows_of_spark_are_those_of_the_dialect(window: str, meant: str) -> N
     assert rows_sql(unnamed, "carrier, start") == rows_sql(
         BY_HOUR.format(meant).replace("AS s", "AS start"), "carrier, start"
     )
+
+
+@pytest.mark.parametrize("behind", ["", " FILTER (WHERE delay > 0)"])
+@pytest.mark.parametrize(
+    ("several", "one"),
+    [
+        ("PERCENTILE(delay, array({}, {}))", "PERCENTILE(delay, {})"),
+        ("percentile_approx(delay, array({}, {}))", "percentile_approx(delay, {})"),
+        (
+            "PERCENTILE_CONT(array({}, {})) WITHIN GROUP (ORDER BY delay)",
+            "PERCENTILE(delay, {})",
+        ),
+    ],
+)
+def test_several_percentiles_are_an_array_of_them(several: str, one: str, behind: str) -> None:
+    parts = [f"{one.format(part)}{behind}" for part in (0.5, 0.9)]
+    meant = f"CASE WHEN ({parts[0]}) IS NOT NULL THEN array({parts[0]}, {parts[1]}) END"
+    query = f"SELECT carrier, {{}} AS p {FROM} GROUP BY carrier"
+    written = f"{several.format(0.5, 0.9)}{behind}"
+    assert rows_sql(query.format(written), "carrier") == rows_sql(query.format(meant), "carrier")
 
 
 @pytest.mark.parametrize("kind", ["TUMBLE", "HOP", "SESSION"])
@@ -317,19 +339,14 @@ def test_a_window_of_a_table_is_one_of_its_groups(kind: str, by: str) -> None:
     ("query", "said"),
     [
         (
-            f"SELECT carrier FROM TABLE(HOP(TABLE {STREAM}, DESCRIPTOR(occurred_at), '1 hour', "
-            "'2 hours'))",
-            "HOP of a table without GROUP BY",
+            f"SELECT carrier FROM TABLE(SESSION(TABLE {STREAM} PARTITION BY carrier, "
+            "DESCRIPTOR(occurred_at), '1 hour'))",
+            "SESSION of a table without GROUP BY",
         ),
         (
-            f"SELECT carrier FROM TABLE(TUMBLE(TABLE {STREAM}, DESCRIPTOR(occurred_at), '1 hour')) "
-            "GROUP BY carrier",
-            "TUMBLE of a table that GROUP BY does not name",
-        ),
-        (
-            f"SELECT carrier FROM TABLE(CUMULATE(TABLE {STREAM}, DESCRIPTOR(occurred_at), '1 hour',"
-            "'1 day')) GROUP BY carrier, window_start",
-            "CUMULATE of a table that GROUP BY does not name",
+            f"SELECT carrier FROM TABLE(SESSION(TABLE {STREAM} PARTITION BY carrier, "
+            "DESCRIPTOR(occurred_at), '1 hour')) GROUP BY carrier",
+            "SESSION of a table that GROUP BY does not name",
         ),
         (
             f"SELECT carrier FROM TABLE(SESSION(TABLE {STREAM} PARTITION BY origin, "
@@ -346,7 +363,7 @@ def test_a_window_of_a_table_is_one_of_its_groups(kind: str, by: str) -> None:
             "goes with no window in GROUP BY",
         ),
         (
-            f"SELECT carrier {FROM} GROUP BY carrier, window(occurred_at, '1 h', '1 h', '5 m')",
+            f"SELECT carrier {FROM} GROUP BY carrier, window(occurred_at, '1 h', '1 h', '5 m', 1)",
             "goes with no window in GROUP BY",
         ),
     ],

@@ -14,6 +14,7 @@ USERS = (
     "CREATE TABLE Users (id BIGINT NOT NULL COMMENT 'it', PRIMARY KEY (id) NOT ENFORCED)\n"
     "WITH ('connector' = 'capture', 'table' = 'shop.public.users');\n"
 )
+TOPIC = "CREATE TABLE t ({}) WITH ('connector' = 'kafka', 'topic' = 'x', 'format' = 'json');\n"
 COUNTED = "INSERT INTO Counted SELECT u, COUNT(*) AS n FROM Clicks GROUP BY u;"
 
 
@@ -64,6 +65,44 @@ def test_views_become_queries_of_with() -> None:
     own = inserted.replace("SELECT", "WITH x AS (SELECT u FROM loud) SELECT").replace("louder", "x")
     assert texts(EVENTS + views + own)[0].split("\n")[1].startswith("WITH loud AS (")
     assert "),  x AS (SELECT u FROM loud) SELECT" in texts(EVENTS + views + own)[0]
+
+
+@pytest.mark.parametrize(
+    ("columns", "declared", "items"),
+    [
+        (
+            "a INT, b AS a * 2 COMMENT 'twice', seen AS PROCTIME()",
+            (("a", "INT"),),
+            "*, a * 2 AS `b`, ingested_at AS `seen`",
+        ),
+        (
+            "a BIGINT, at AS TO_TIMESTAMP_LTZ(a, 3), WATERMARK FOR at AS at - INTERVAL '5' SECOND",
+            (("a", "TIMESTAMP"),),
+            "* REPLACE (unix_millis(`a`) AS `a`), `a` AS `at`",
+        ),
+        (
+            "a STRING NOT NULL, at AS CAST(a AS TIMESTAMP(3)), WATERMARK FOR at AS at",
+            (("a", "TIMESTAMP"),),
+            "* EXCEPT (`a`), `a` AS `at`",
+        ),
+        (
+            "a INT, at TIMESTAMP(3) METADATA FROM 'timestamp', `offset` STRING METADATA VIRTUAL, "
+            "WATERMARK FOR at AS at - INTERVAL '5' SECOND",
+            (("a", "INT"),),
+            "*, kafka_timestamp AS `at`, CAST(kafka_offset AS STRING) AS `offset`",
+        ),
+    ],
+)
+def test_computed_columns_are_those_of_a_query(
+    columns: str, declared: tuple[tuple[str, str], ...], items: str
+) -> None:
+    script = read(TOPIC.format(columns) + "INSERT INTO x SELECT a FROM t GROUP BY a")
+    assert script.sources[0].columns == declared
+    assert script.sources[0].event_time == ("a" if declared[0][1] == "TIMESTAMP" else None)
+    text = script.projections[0].text.split("\n")[1]
+    assert text == f"SELECT a FROM (SELECT {items} FROM STREAM t) t GROUP BY a"
+    joined = read(TOPIC.format(columns) + "INSERT INTO x SELECT a FROM t AS u GROUP BY a")
+    assert ") AS u GROUP BY" in joined.projections[0].text
 
 
 def test_a_table_that_is_written_says_its_key_and_how_often() -> None:
@@ -133,7 +172,32 @@ LATE = EVENTS.replace("(3))", "(3), WATERMARK FOR {0} AS {0} - INTERVAL '{1}' HO
         ("CREATE TABLE t (a INT) WITH ()", (1, 14), "names no connector"),
         (CLICKS + "'categories' = 'x')", (1, 94), "no option categories; did you mean category"),
         (CLICKS.rstrip(", ") + ")", (1, 14), "needs the option category"),
-        ("CREATE TABLE t (a AS b) WITH ()", (1, 17), "column a is computed"),
+        (
+            "CREATE TABLE t (a AS b) WITH ('connector' = 'projection')",
+            (1, 17),
+            "column a is computed, and an insertion gives all columns",
+        ),
+        (
+            CLICKS.replace("at T", "n INT METADATA FROM 'offset', at T") + "'category' = 'x')",
+            (1, 32),
+            "METADATA is of records of a topic",
+        ),
+        (
+            "CREATE TABLE t (a INT METADATA FROM 'headers') WITH ('connector' = 'kafka')",
+            (1, 17),
+            "headers of a record is not known",
+        ),
+        (
+            TOPIC.format("a DOUBLE, b AS a + 1, WATERMARK FOR b AS b"),
+            (1, 27),
+            "rows are late by a column that they have, and b is computed",
+        ),
+        (
+            USERS.replace("(id B", "(b AS id + 1, id B") + "INSERT INTO x SELECT b FROM Users FOR "
+            "SYSTEM_TIME AS OF at GROUP BY b",
+            (3, 29),
+            "Users as of a time, with columns that are computed",
+        ),
         ("CREATE TABLE t (a INT, WATERMARK FOR a AS b) WITH ()", (1, 43), "watermark b is none"),
         (EVENTS + EVENTS, (2, 14), "Clicks is declared twice"),
         (EVENTS + "INSERT INTO Clicks SELECT 1 AS x", (2, 13), "is read, and cannot be written"),

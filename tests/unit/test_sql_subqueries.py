@@ -109,6 +109,15 @@ def test_of_the_one_row_that_has_a_key_a_limit_says_nothing() -> None:
         _of_tables(query.format(" LIMIT 0"), kinds)
 
 
+def test_the_row_of_a_key_that_is_written_out_is_a_value() -> None:
+    kinds = {"id": "INT", "name": "STRING"}
+    query = "SELECT o.id, (SELECT c.name FROM c WHERE c.id = {}) AS name FROM o"
+    assert _of_tables(query.format("7"), kinds).columns[1].type == "STRING"
+    for other in ("c.name", "length(c.name)"):
+        with pytest.raises(InvalidRequest, match="one value of all its rows"):
+            _of_tables(query.format(other), kinds)
+
+
 @pytest.mark.parametrize(
     "inner", ["(SELECT * FROM c) q (a, b)", "(SELECT c.* FROM c) q (a, b)", "q"]
 )

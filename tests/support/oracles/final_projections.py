@@ -51,9 +51,10 @@ def _time(world: World, position: object) -> datetime:
     return next(fact.time for fact in world.facts if fact.position == position)
 
 
-def _by_window(minutes: int, times: Iterable[datetime], until: str) -> list[Row]:
-    counts = Counter((time - START) // (minutes * MINUTE) for time in times)
-    return [{until: START + (n + 1) * minutes * MINUTE, "n": count} for n, count in counts.items()]
+def _by_window(minutes: int, times: Iterable[datetime], until: str, *, moved: int = 0) -> list[Row]:
+    first = START + moved * MINUTE
+    counts = Counter((time - first) // (minutes * MINUTE) for time in times)
+    return [{until: first + (n + 1) * minutes * MINUTE, "n": count} for n, count in counts.items()]
 
 
 def _times_of_pairs(world: World) -> list[datetime]:
@@ -72,6 +73,10 @@ _HOURS = Case(
     lambda world: _by_window(30, (fact.time for fact in world.facts), "until"),
 )
 """Windows over the beginnings of shorter ones."""
+_MOVED = Case(
+    _HOURS.statement.replace("'30 minutes'", "'30 minutes', '10 minutes'"),
+    lambda world: _by_window(30, (fact.time for fact in world.facts), "until", moved=10),
+)
 _PAIRS = Case(
     "CREATE PROJECTION met WITH (key = 'until') AS SELECT window_end AS until, COUNT(*) AS n "
     "FROM STREAM events.flight.departed a JOIN STREAM events.flight.departed b "
@@ -84,6 +89,7 @@ _PAIRS = Case(
 
 FINAL = {
     "windows of windows": _ended(_HOURS, lambda _, row: _moment(row["until"])),
+    "windows of windows, moved": _ended(_MOVED, lambda _, row: _moment(row["until"])),
     "pairs, by window": _ended(_PAIRS, lambda _, row: _moment(row["until"])),
     "hopping, then by window": _final(
         "hopping, then by window", lambda _, row: _moment(row["start"]) + 25 * MINUTE

@@ -414,6 +414,14 @@ FURTHER = {
         f"FULL JOIN {NEAR}",
         _full,
     ),
+    "right behind another join": _case(
+        "followers_again",
+        "p, q",
+        "SELECT coalesce(a.position, -1L) AS p, b.position AS q "
+        f"FROM {STREAM} a JOIN {STREAM} c ON c.origin = a.origin AND c.position = a.position "
+        f"RIGHT JOIN {NEAR}",
+        _right,
+    ),
     "right": _case(
         "followers",
         "p, q",
