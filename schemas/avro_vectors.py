@@ -24,6 +24,9 @@ from schemas.wire import HEADER_BYTES
 Places = npt.NDArray[np.int64]
 Path = tuple[str, ...]
 _LONGEST_VARINT = 10
+_BYTES = np.arange(256, dtype=np.int64)
+_OF_ONE_BYTE = (_BYTES >> 1) ^ -(_BYTES & 1)
+"""The zigzag number that each byte is by itself; of those that go on it says nothing."""
 
 
 class _Misfit(Exception):
@@ -32,13 +35,29 @@ class _Misfit(Exception):
 
 @dataclass(slots=True)
 class _Bytes:
-    """All records in one buffer, where each is read next and ends. `found` takes the columns."""
+    """All records in one buffer, where each is read next and ends. `found` takes the columns.
+
+    `all_rows` are the places of all of them. Who reads these very places, as nearly every field
+    does, takes arrays as they are, where some rows have to be picked and put back.
+    """
 
     buffer: npt.NDArray[np.uint8]
     at: Places
     ends: Places
     wanted: frozenset[Path]
+    all_rows: Places
     found: dict[Path, pa.Array] = field(default_factory=dict)
+
+    def places(self, rows: Places) -> Places:
+        """Return where some records are read next; not to be changed."""
+        return self.at if rows is self.all_rows else self.at[rows]
+
+    def move(self, rows: Places, at: Places) -> None:
+        """Have some records be read next at these places, which are given away."""
+        if rows is self.all_rows:
+            self.at = at
+        else:
+            self.at[rows] = at
 
 
 Reader = Callable[[_Bytes, Places, Path], pa.Array | None]
@@ -86,8 +105,8 @@ def _run(program: _Program, binary: pa.Array, wanted: frozenset[Path]) -> dict[P
     if data is None or offsets[-1] - offsets[0] < len(binary) * HEADER_BYTES:
         raise _Misfit
     buffer = np.frombuffer(data, np.uint8)[: offsets[-1]]
-    state = _Bytes(buffer, offsets[:-1] + HEADER_BYTES, offsets[1:], wanted)
     rows = np.arange(len(binary), dtype=np.int64)
+    state = _Bytes(buffer, offsets[:-1] + HEADER_BYTES, offsets[1:], wanted, rows)
     for name, reader in program.fields:
         column = reader(state, rows, (name,))
         if column is not None:
@@ -142,22 +161,44 @@ def _reader(avro: Any, named: dict[str, Any]) -> Reader:
 
 def _varint(state: _Bytes, rows: Places) -> Places:
     """Read one zigzag number of each record and move on."""
-    at = state.at[rows]
+    at = state.places(rows)
     first = state.buffer[at]
-    value = (first & 0x7F).astype(np.uint64)
-    at += 1
+    value = _OF_ONE_BYTE[first]
+    at = at + 1
     open_ = np.flatnonzero(first & 0x80)
-    shift = 7
-    while open_.size:
-        if shift >= 7 * _LONGEST_VARINT:
-            raise _Misfit
-        byte = state.buffer[at[open_]]
-        value[open_] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
-        at[open_] += 1
-        open_ = open_[(byte & 0x80) != 0]
-        shift += 7
-    state.at[rows] = at
-    return ((value >> np.uint64(1)) ^ (~(value & np.uint64(1)) + np.uint64(1))).astype(np.int64)
+    if open_.size and open_.size == len(first):
+        value, at = _long_varint(state.buffer, first, at)
+    elif open_.size:
+        value[open_], at[open_] = _long_varint(state.buffer, first[open_], at[open_])
+    state.move(rows, at)
+    return value
+
+
+def _long_varint(
+    buffer: npt.NDArray[np.uint8], first: npt.NDArray[np.uint8], at: Places
+) -> tuple[Places, Places]:
+    """Return numbers of which each goes on behind its `first` byte, and where they end.
+
+    Numbers of one field are mostly of one length: while all of them go on none is picked out.
+    """
+    value, at = (first & 0x7F).astype(np.uint64), at.copy()
+    left: Places | None = None
+    for shift in range(7, 7 * _LONGEST_VARINT, 7):
+        byte = buffer[at if left is None else at[left]]
+        bits = (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
+        goes_on = np.flatnonzero(byte & 0x80)
+        if left is None:
+            value |= bits
+            at += 1
+            left = None if goes_on.size == len(byte) else goes_on
+        else:
+            value[left] |= bits
+            at[left] += 1
+            left = left[goes_on]
+        if left is not None and not left.size:
+            sign = ~(value & np.uint64(1)) + np.uint64(1)
+            return ((value >> np.uint64(1)) ^ sign).astype(np.int64), at
+    raise _Misfit
 
 
 def _long(state: _Bytes, rows: Places, path: Path) -> pa.Array | None:
@@ -169,33 +210,43 @@ def _float(kind: str) -> Reader:
     width = np.dtype(kind).itemsize
 
     def read(state: _Bytes, rows: Places, path: Path) -> pa.Array | None:
-        at = state.at[rows]
-        state.at[rows] = at + width
+        at = state.places(rows)
+        state.move(rows, at + width)
         if path not in state.wanted:
             return None
-        raw = state.buffer[at[:, None] + np.arange(width)]
-        return pa.array(np.ascontiguousarray(raw).view(kind).reshape(-1))
+        return pa.array(_pieces(state.buffer, at, width).view(kind))
 
     return read
 
 
 def _boolean(state: _Bytes, rows: Places, path: Path) -> pa.Array | None:
-    at = state.at[rows]
-    state.at[rows] = at + 1
+    at = state.places(rows)
+    state.move(rows, at + 1)
     return pa.array(state.buffer[at] != 0) if path in state.wanted else None
 
 
 def _text(arrow: pa.DataType) -> Reader:
     def read(state: _Bytes, rows: Places, path: Path) -> pa.Array | None:
         length = _varint(state, rows)
-        at = state.at[rows]
+        at = state.places(rows)
+        left = (state.ends if rows is state.all_rows else state.ends[rows]) - at
         # Lengths within the record: else those of a batch could say that it has gigabytes.
-        if (length < 0).any() or (length > state.ends[rows] - at).any():
+        if (length < 0).any() or (length > left).any():
             raise _Misfit
-        state.at[rows] = at + length
+        state.move(rows, at + length)
         return _gathered(state.buffer, at, length, arrow) if path in state.wanted else None
 
     return read
+
+
+def _pieces(buffer: npt.NDArray[np.uint8], at: Places, width: int) -> npt.NDArray[np.void]:
+    """Return the `width` bytes that begin at each place, behind one another."""
+    kind = np.dtype(f"V{width}")
+    if not len(at):
+        return np.empty(0, kind)
+    if len(buffer) < width:
+        raise _Misfit
+    return np.ndarray((len(buffer) - width + 1,), kind, buffer, strides=(1,))[at]
 
 
 def _gathered(
@@ -205,8 +256,13 @@ def _gathered(
     total = int(ends[-1])
     if total >= 2**31:
         raise _Misfit
-    places = np.repeat(at - ends[:-1], length) + np.arange(total, dtype=np.int64)
-    buffers = [None, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(buffer[places])]
+    width = int(length[0]) if len(length) else 0
+    if width and (length == width).all():
+        # As texts of one column often are: copied as a whole each, and not byte by byte.
+        found = _pieces(buffer, at, width).view(np.uint8)
+    else:
+        found = buffer[np.repeat(at - ends[:-1], length) + np.arange(total, dtype=np.int64)]
+    buffers = [None, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(found)]
     column = pa.Array.from_buffers(arrow, len(at), buffers)
     if arrow == pa.string():
         column.validate(full=True)

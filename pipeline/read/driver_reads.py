@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -48,6 +49,8 @@ _ODD = (SystemError, UnicodeError, OverflowError, pa.ArrowInvalid)
 """What the client and Arrow raise over names of headers and times that they cannot say."""
 _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 """The times of the years 1 to 9999."""
+_NOWHERE = 2**63
+"""Behind all offsets: nothing is wanted of a partition that was left."""
 _MESSAGE_BYTES = 300
 """What a record takes beside its bytes."""
 RECORDS = pa.schema(
@@ -140,32 +143,42 @@ class DriverReads:
         """Take what has come: what is below the ends is returned, what is behind them is held."""
         assert self._consumer is not None, "a consumer was made to go to these places"
         taken: list[Message] = []
+        place, reached, end = ("", -1), _NOWHERE, -1
         for message in self._consumer.consume(most, _LOOK_S):
             # These may be None, says the client, which is so of other messages.
-            place: Any = (message.topic(), message.partition())
+            told: Any = (message.topic(), message.partition())
+            if told != place:  # Messages of one partition come one after the other.
+                self._reach(place, reached)
+                place, end = told, ends.get(told, -1)
+                reached = self._reached[place] if place in self._at else _NOWHERE
             error = message.error()
             if error is not None and error.code() != KafkaError._PARTITION_EOF:
                 # What is said of no topic, as of groups, which are not used, ends in patience.
                 if message.topic() is not None and error.code() not in _PASSING:
                     raise KafkaException(error)
                 continue
-            offset = _offset(message)
-            if place not in self._at or offset < self._reached[place]:
+            offset: Any = message.offset()
+            if offset < reached:
                 continue
             if error is not None:
                 # Markers of transactions take up offsets and are no records.
-                self._reached[place] = offset
+                reached = offset
                 continue
-            self._reached[place] = offset + 1
-            if offset < ends.get(place, -1):
+            reached = offset + 1
+            if offset < end:
                 taken.append(message)
             else:
                 self._held.setdefault(place, deque()).append(message)
                 self._held_bytes += _size(message)
+        self._reach(place, reached)
         if self._held_bytes > HELD_BYTES:
             self._leave([place for place in self._held if place not in ends])
             self._leave([place for place in self._held if self._reached[place] > ends[place]])
         return taken
+
+    def _reach(self, place: Place, reached: int) -> None:
+        if reached != _NOWHERE:
+            self._reached[place] = reached
 
     def _held_below(self, ends: Mapping[Place, int]) -> list[Message]:
         """Take what came ahead of its range, and is of this one."""
@@ -243,11 +256,6 @@ def _offset(message: Message) -> int:
     return int(offset)
 
 
-def _time(message: Message) -> int:
-    """Return milliseconds: a producer sets them as it likes, and microseconds hold not all."""
-    return max(_FIRST_MS, min(message.timestamp()[1], _LAST_MS))
-
-
 def _size(message: Message) -> int:
     told: Any = message.headers() or ()
     headers = sum(len(name) + len(value or b"") for name, value in told)
@@ -255,11 +263,13 @@ def _size(message: Message) -> int:
 
 
 def _batch(messages: Sequence[Message]) -> pa.RecordBatch:
+    # Producers set times as they like, and microseconds hold not all of their milliseconds.
+    times = np.array([message.timestamp()[1] for message in messages], np.int64)
     columns = (
         [message.topic() for message in messages],
         [message.partition() for message in messages],
         [message.offset() for message in messages],
-        pa.array([_time(message) for message in messages], pa.timestamp("ms", "UTC")),
+        pa.array(np.clip(times, _FIRST_MS, _LAST_MS)).cast(pa.timestamp("ms", "UTC")),
         [message.key() for message in messages],
         [message.value() for message in messages],
         _headers([message.headers() for message in messages]),
@@ -282,6 +292,8 @@ def _headers(told: Sequence[Any]) -> pa.Array:
             names.append(name)
             values.append(value)
     kind = RECORDS.field("headers").type
+    if not any(told):
+        return pa.array([None if pairs is None else [] for pairs in told], kind)
     inner = [pa.array(names, pa.string()), pa.array(values, pa.binary())]
     flat = pa.StructArray.from_arrays(inner, fields=[*kind.value_type])
     return pa.ListArray.from_arrays(pa.array([*ends, len(names)], pa.int32()), flat, type=kind)
