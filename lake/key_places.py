@@ -66,6 +66,8 @@ def last_per_key(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
     plain = with_one_zero(rows.select(list(keys)))
     numbered = plain.append_column("__row", pa.array(np.arange(rows.num_rows)))
     last = numbered.group_by(list(keys)).aggregate([("__row", "max")])
+    if last.num_rows == rows.num_rows:
+        return rows
     return rows.take(last["__row_max"].combine_chunks().sort())
 
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.transaction import AddAction
 
+from lake.stretches import in_order
 from lake.table_columns import IGNORED, QUARANTINE, REJECTED
 from pipeline.arrive.seen_events import SeenEvents, content_of, events_at
 from pipeline.arrive.sorter import Released, Sorter
@@ -83,9 +84,7 @@ def sort_out(
     has, `ids` what Kafka calls it. Rows keep the order of their partition. `released` are rows that
     were in quarantine. Raises `StoreDiverged` when the batch has two events of one position.
     """
-    ordered = decoded.sort_by(
-        [("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")]
-    )
+    ordered = in_order(decoded)
     sorter = Sorter(progress, before, epoch, lateness, partitions)
     sorter.take_slice(ordered)
     sorter.take_rejected(now)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
@@ -21,6 +22,7 @@ from lake.datasets import dataset_since, schema_of
 from lake.executor_tasks import Executors
 from lake.file_actions import actions_of
 from lake.layout import Lake, changes_log, current_name
+from lake.stretches import rows_at
 from lake.table_columns import TRANSACTIONS_TABLE
 from lake.tables import Tables, columns_guard, standing
 from pipeline.commit.manifest_rows import Bound, Committed
@@ -30,9 +32,12 @@ from pipeline.ddl.steps import touches_rows
 from pipeline.ddl.table_plans import SchemaFollower
 from pipeline.ddl.table_rewrites import RewrittenFiles
 from pipeline.log.large_folds import LARGE_BYTES, LARGE_ROWS, LogRows, split
+from pipeline.log.pending_rows import AtHand
 from pipeline.position.cut import Cut
 from pipeline.position.transactions import Advance
 from schemas.registry import SchemaLookup
+
+_ROW = "__row"
 
 Rows = Mapping[str, tuple[pa.Table, Planned]]
 
@@ -88,11 +93,11 @@ class FoldableRows:
         epoch: Epoch,
         last: Committed | None,
         held: Collection[str],
-        added: pa.Table | None,
+        at_hand: AtHand | None,
     ) -> Foldable:
         """Read and plan what became foldable, but for tables that stand still."""
         assert advance.from_epoch is not None, "there is something to fold"
-        small, large = self.of(source, cut, advance, epoch, added)
+        small, large = self.of(source, cut, advance, epoch, at_hand)
         small = {table: rows for table, rows in small.items() if table not in held}
         large = {table: rows for table, rows in large.items() if table not in held}
         return self.planned(source, small, large, advance, last)
@@ -174,11 +179,11 @@ class FoldableRows:
         cut: Cut,
         advance: Advance,
         epoch: Epoch,
-        added: pa.Table | None = None,
+        at_hand: AtHand | None = None,
     ) -> tuple[dict[str, pa.Table], dict[str, LogRows]]:
         """Return the rows that became foldable, per table; what is large is not read yet.
 
-        They come from the log, or from what this epoch has `added` to it where all are among that.
+        They come from the log, or are `at_hand` where all are among that.
         """
         of_transactions = pc.is_in(
             pc.field("transaction_id"), pa.array(advance.transactions, pa.string())
@@ -190,9 +195,10 @@ class FoldableRows:
         in_epochs = (pc.field("epoch") >= advance.from_epoch) & (pc.field("epoch") <= epoch)
         wanted = in_epochs & wanted & (pc.field("table") != TRANSACTIONS_TABLE)
         most = self.rows_at_once(LARGE_ROWS)
-        few = added is not None and added.num_rows <= most and added.nbytes <= LARGE_BYTES
-        if added is not None and few and advance.from_epoch == epoch:
-            return dict(_by_table(added.filter(wanted))), {}
+        if at_hand is not None and (advance.from_epoch or 0) >= at_hand.first:
+            rows = at_hand.rows
+            if rows.num_rows <= most and rows.nbytes <= LARGE_BYTES:
+                return dict(_by_table(_filtered(rows, wanted))), {}
         log = self.tables.open(self.lake.path(changes_log(source)))
         if log is None:
             raise NotFound(f"the log of {source} is missing from the lake")
@@ -210,9 +216,16 @@ def _is_more(files: pa.Table, bound: Bound) -> bool:
     )
 
 
+def _filtered(rows: pa.Table, wanted: pc.Expression) -> pa.Table:
+    """Return the wanted ones of some log rows, which are nearly all: their bytes are not copied."""
+    told = rows.select(["epoch", "table", "transaction_id", "snapshot", "commit_order"])
+    numbered = told.append_column(_ROW, pa.array(np.arange(rows.num_rows)))
+    return rows_at(rows, np.sort(numbered.filter(wanted)[_ROW].to_numpy()))
+
+
 def _by_table(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
     """Yield each table's rows, by name; one sort instead of a filter for each of many tables."""
-    ordered = rows.take(pc.sort_indices(rows["table"]))
+    ordered = rows_at(rows, pc.sort_indices(rows["table"]).to_numpy())
     first = 0
     for counted in pc.value_counts(ordered["table"]).to_pylist():
         yield counted["values"], ordered.slice(first, counted["counts"])

@@ -29,6 +29,7 @@ from pipeline.ddl.held_tables import failure_hold, quarantine_hold
 from pipeline.ddl.steps import Evolution
 from pipeline.log.committed_changes import EndsBetween, transactions_of
 from pipeline.log.large_folds import LogRows
+from pipeline.log.pending_rows import AtHand, PendingRows
 from pipeline.position.cut import Cut
 from pipeline.position.progress import Progress
 from pipeline.position.transactions import MOST_TRANSACTIONS, NOWHERE, Advance
@@ -54,6 +55,7 @@ class Folding:
     bulk: BulkInstalls
     patience: Patience
     beside: FoldsBeside | None = None
+    pending: PendingRows = field(default_factory=PendingRows)
     stuck: dict[str, str] = field(default_factory=dict)
     behind: set[str] = field(default_factory=set)
 
@@ -76,7 +78,8 @@ class Folding:
         for source in sorted({*progress.cuts, *arrived, *self.bulk.sources(installs)}):
             cut = progress.cut(source)
             progress.held.setdefault(source, {})
-            ready = self._ready(source, cut, bound, last, progress, arrived.get(source))
+            at_hand = self._at_hand(source, epoch, arrived)
+            ready = self._ready(source, cut, bound, last, progress, at_hand)
             if ready is None:
                 continue
             progress.cuts[source] = ready[0]
@@ -91,6 +94,15 @@ class Folding:
             numbers += taken.numbers
         return at, tuple(numbers)
 
+    def _at_hand(
+        self, source: str, epoch: Epoch, arrived: Mapping[str, pa.Table | None]
+    ) -> AtHand | None:
+        """Return a source's rows that need not be read from the log."""
+        added = arrived.get(source)
+        kept = self.pending.take(source, epoch, added)
+        # What arrived and is not here was appended by an earlier attempt, or by executors.
+        return None if added is None and source in arrived else kept
+
     def _ready(
         self,
         source: str,
@@ -98,7 +110,7 @@ class Folding:
         bound: Bound,
         last: Committed | None,
         progress: Progress,
-        added: pa.Table | None,
+        at_hand: AtHand | None,
     ) -> tuple[Cut, Foldable] | None:
         """Advance a copy of the cut and read what became foldable; None where that fails."""
         moved = Cut.from_json(cut.to_json())
@@ -114,14 +126,18 @@ class Folding:
             if rests is not None or len(advance.transactions) >= most:
                 self.behind.add(source)
             if not advance.anything or advance.from_epoch is None:
+                self.pending.keep(source, bound.epoch, at_hand, advance)
                 return moved, Foldable(lacks=advance.lacks)
             held = progress.held[source]
             ready = None if self.beside is None else self.beside.take(source, advance, held, last)
-            ready = ready or self.rows.read(source, moved, advance, bound.epoch, last, held, added)
+            if ready is None:
+                epoch = bound.epoch
+                ready = self.rows.read(source, moved, advance, epoch, last, held, at_hand)
             may_rest = bound.most_rows is not None and rests is None and advance.plain
             if may_rest and self.rows.rewrites(source, ready, bound, last):
                 self._rest(source, moved, advance, progress, bound, last)
                 return cut, Foldable()
+            self.pending.keep(source, bound.epoch, at_hand, advance)
         except Exception as error:
             log.error("the changes of %s cannot be read: %s", source, error, exc_info=error)
             self.patience.lasts(source, error)

@@ -9,6 +9,7 @@ from datetime import datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lake.stretches import rows_at
 from lake.table_columns import (
     CHANGES,
     EVENTS,
@@ -69,7 +70,7 @@ def event_rows(ordered: pa.Table, kept: Kept, epoch: int, now: datetime) -> pa.T
 
 def change_rows(ordered: pa.Table, kept: Kept, epoch: int, now: datetime) -> pa.Table:
     """Return rows of the log of a captured source."""
-    rows = ordered.take(kept.rows).rename_columns({"recorded_at": "committed_at"})
+    rows = rows_at(ordered, kept.rows).rename_columns({"recorded_at": "committed_at"})
     table = pc.case_when(
         pc.make_struct(
             pc.equal(rows["kind"], TRANSACTION_END), pc.equal(rows["kind"], SNAPSHOT_END)
@@ -89,7 +90,7 @@ def record_rows(
     ordered: pa.Table, kept: Kept, epoch: int, now: datetime, ids: Mapping[str, str]
 ) -> pa.Table:
     """Return rows of the log of an external topic; `ids` are those that Kafka gave to topics."""
-    rows = ordered.take(pa.array(kept.rows, pa.int64())).rename_columns({"metadata": "headers"})
+    rows = rows_at(ordered, kept.rows).rename_columns({"metadata": "headers"})
     named = pa.array([ids.get(topic) for topic in rows["topic"].to_pylist()], pa.string())
     return _shaped(rows, TOPICS, _stamps(kept, epoch, now) | {"topic_id": named})
 

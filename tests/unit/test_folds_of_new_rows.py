@@ -10,6 +10,8 @@ from deltalake import DeltaTable
 from kernel import failpoints
 from lake.layout import Lake
 from pipeline.commit import foldable_rows
+from pipeline.commit.manifest_rows import Committed
+from pipeline.log.pending_rows import PendingRows
 from tests.support.lake.folding import Done, changes
 from tests.support.lake.poisoned import ENDS, GOODS, ITEMS, PoisonedShop, topic_of
 
@@ -49,14 +51,57 @@ def test_a_transaction_that_comes_whole_is_folded_without_a_look_at_the_log(
     assert not read
 
 
-def test_a_transaction_that_began_before_is_read_from_the_log(lake: Lake, read: list[int]) -> None:
-    shop = PoisonedShop(lake)
+def begun(shop: PoisonedShop) -> Committed:
+    """Make an epoch that ends amid a transaction."""
     shop.epoch()
     shop.commit(ROWS)
-    begun = shop.epoch(without=[topic_of(GOODS), ENDS])
+    return shop.epoch(without=[topic_of(GOODS), ENDS])
+
+
+def test_a_transaction_that_began_an_epoch_before_is_folded_without_a_look_at_the_log(
+    lake: Lake, read: list[int]
+) -> None:
+    """So do nearly all epochs of a backlog end: each would have its files read once more."""
+    shop = PoisonedShop(lake)
+    begun(shop)
+    shop.commit({ITEMS: [Done("u", 1, name="d"), Done("c", 3)]})
+    shop.epoch(without=[ENDS])
+    shop.epoch()
+    shop.commit({ITEMS: [Done("u", 1, name="e")]})
     shop.epoch()
     assert_all_is_there(shop)
-    assert read == [begun.epoch]
+    assert not read
+
+
+def test_a_transaction_that_began_before_a_restart_is_read_from_the_log(
+    lake: Lake, read: list[int]
+) -> None:
+    shop = PoisonedShop(lake)
+    first = begun(shop)
+    shop.restart()
+    shop.epoch()
+    assert_all_is_there(shop)
+    assert read == [first.epoch]
+
+
+def test_what_would_take_much_memory_is_read_from_the_log(lake: Lake, read: list[int]) -> None:
+    shop = PoisonedShop(lake)
+    shop.ingest._folding.pending = PendingRows(most_bytes=0)
+    first = begun(shop)
+    shop.epoch()
+    assert_all_is_there(shop)
+    assert read == [first.epoch]
+
+
+def test_rows_that_were_folded_are_not_kept(lake: Lake) -> None:
+    shop = PoisonedShop(lake)
+    begun(shop)
+    pending = shop.ingest._folding.pending
+    ((kept, _),) = pending._kept.values()
+    assert kept.rows.num_rows == len(ROWS[ITEMS])
+    shop.epoch()
+    ((kept, _),) = pending._kept.values()
+    assert kept.rows.num_rows == 0
 
 
 def test_p3_an_epoch_that_is_made_again_folds_what_the_log_has_of_it(
