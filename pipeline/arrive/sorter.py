@@ -213,7 +213,7 @@ class Sorter:
         cut = self._progress.cut(row.source)
         order = None
         if row.snapshot:
-            cut.snapshot_row(row.table, lsn=row.commit_order, epoch=self._epoch)
+            cut.snapshot_row(row.table, lsn=row.commit_order, epoch=self._epoch, size=row.size)
         else:
             mark = self._accepted(row)
             if mark is None:
@@ -326,7 +326,7 @@ class Sorter:
             if row.kind == MESSAGE and kept_in_log:
                 self.schema_changes.add(row.source)
             if row.snapshot:
-                cut.snapshot_row(row.table, lsn=row.commit_order, epoch=self._epoch)
+                cut.snapshot_row(row.table, lsn=row.commit_order, epoch=self._epoch, size=row.size)
             elif row.transaction_id not in passed:
                 self._count(row, own)
         if row.transaction_id not in passed:

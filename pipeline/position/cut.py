@@ -105,14 +105,13 @@ class Cut:
         seen = self._seen.setdefault(name, SeenRows(epoch, {}))
         seen.add(table, rows, size, lsn, order)
 
-    def snapshot_row(self, table: str, *, lsn: int, epoch: int) -> None:
-        """Count a row of a snapshot. One at a higher LSN starts the snapshot over."""
+    def snapshot_row(self, table: str, *, lsn: int, epoch: int, size: int = 0) -> None:
+        """Count a row of a snapshot, of `size` bytes. One at a higher LSN starts it over."""
         if lsn > self._snapshot_lsn:
             self._snapshot_lsn = lsn
             self._snapshot = SeenRows(epoch, {})
         if lsn == self._snapshot_lsn:
-            counts = self._snapshot.counts
-            counts[table] = counts.get(table, 0) + 1
+            self._snapshot.add(table, 1, size, lsn, 0)
 
     def snapshot_end(self, table: str | None, rows: int) -> None:
         """Take note that a table's snapshot has `rows` rows; None: that there is no other table."""
@@ -351,7 +350,7 @@ class Cut:
             "last_end_lsn": self._last_end_lsn,
             "ends": [[e.transaction_id, e.lsn, dict(e.counts)] for e in self._ends],
             "seen": {tx: seen.to_json() for tx, seen in self._seen.items()},
-            "snapshot": [self._snapshot_lsn, self._snapshot.first_epoch, self._snapshot.counts],
+            "snapshot": [self._snapshot_lsn, *self._snapshot.to_json()],
             "expected": self._expected,
             "snapshot_ended": self._snapshot_ended,
             "held": self.held,
@@ -373,14 +372,14 @@ class Cut:
                 "last_end_lsn": int(last),
                 "ends": list(ends),
                 "seen": dict(seen),
-                "snapshot": [int(at), int(first), dict(counts)],
+                "snapshot": list(snapshot),
                 "expected": dict(expected),
                 "snapshot_ended": bool(ended),
             }:
                 cut.lsn, cut.snapshot_done, cut._last_end_lsn = lsn, done, last
                 cut._ends = deque(End(tx, at_lsn, wanted) for tx, at_lsn, wanted in ends)
                 cut._seen = {tx: SeenRows(*found) for tx, found in seen.items()}
-                cut._snapshot_lsn, cut._snapshot = at, SeenRows(first, counts)
+                cut._snapshot_lsn, cut._snapshot = snapshot[0], SeenRows(*snapshot[1:])
                 cut._expected, cut._snapshot_ended = expected, ended
             case _:
                 raise ValueError(f"not a kept cut: {kept!r}")

@@ -13,10 +13,10 @@ NOWHERE = 2**62  # Behind every END: the order of a transaction of which none is
 
 @dataclass(slots=True)
 class SeenRows:
-    """Rows of a transaction: counts, the greatest LSN, and the commit before it (`order`).
+    """Rows of a transaction or of a snapshot: counts, the greatest LSN, and the commit before it.
 
-    `sizes` are the bytes of the rows' keys and values, by table as the counts. Transactions that
-    were seen before bytes were counted have none.
+    `order` is that commit, `sizes` are the bytes of the rows' keys and values, by table as the
+    counts. What was seen before bytes were counted has none.
     """
 
     first_epoch: int
@@ -53,7 +53,7 @@ class Advance:
     `from_epoch` is the first epoch whose log rows belong to it; None when nothing did. `lacks`
     are tables of which rows are in quarantine that belong to these transactions. `most_rows` is
     how many rows of one table that is folded they have, of the table that has most, `most_bytes`
-    how many bytes of one, of changes alone; `rows` is how many rows of all tables have come.
+    how many bytes of one; `rows` is how many rows of all tables have come.
     """
 
     transactions: tuple[str, ...]
@@ -82,6 +82,7 @@ class Advance:
         if snapshot is not None and snapshot.counts:
             epochs.append(snapshot.first_epoch)
             rows.update(snapshot.counts)
+            sizes.update(snapshot.sizes)
         return cls(
             transactions=tuple(done),
             snapshot=snapshot is not None,

@@ -153,6 +153,32 @@ def test_rows_of_a_snapshot_count_as_those_of_their_table() -> None:
     assert (advance.snapshot, advance.most_rows, advance.rows) == (True, 5, 9)
 
 
+def test_bytes_of_a_snapshot_count_as_those_of_their_table_over_a_restart() -> None:
+    """Few wide rows are large, too: else the epoch that ends a snapshot folds them in its turn."""
+    cut = Cut()
+    cut.snapshot_row("a", lsn=4, epoch=1, size=10_000)
+    for table, size in (("a", 100), ("b", 30)):
+        for _ in range(3):
+            cut.snapshot_row(table, lsn=5, epoch=1, size=size)
+            cut = Cut.from_json(json.loads(json.dumps(cut.to_json())))
+        cut.snapshot_end(table, 3)
+    cut.snapshot_end(None, 0)
+    cut.row("t1", "a", epoch=1, size=7)
+    cut.end("t1", 20, {"a": 1})
+    assert cut.advance().most_bytes == 307
+
+
+def test_a_snapshot_of_before_bytes_were_counted_goes_on() -> None:
+    cut = Cut()
+    cut.snapshot_row("a", lsn=5, epoch=1)
+    kept = {**cut.to_json(), "snapshot": [5, 1, {"a": 1}]}
+    cut = Cut.from_json(kept)
+    cut.snapshot_row("a", lsn=5, epoch=2, size=9)
+    cut.snapshot_end("a", 2)
+    cut.snapshot_end(None, 0)
+    assert (cut.advance().most_rows, cut.snapshot_lsn) == (2, 5)
+
+
 def test_p4_rows_of_an_abandoned_snapshot_do_not_count() -> None:
     cut = Cut()
     cut.snapshot_row("a", lsn=5, epoch=1)
