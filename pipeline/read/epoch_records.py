@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from kernel.errors import TooLarge
 from kernel.positions import Offsets
 from lake.table_columns import DECODED
+from pipeline.commit.manifest_rows import Bound
 from pipeline.decode.records import Router
 from pipeline.decode.side_by_side import Many
 from pipeline.executor import Executor, ExecutorChoice
@@ -31,6 +32,7 @@ from pipeline.read.kafka_records import (
 )
 from pipeline.read.lane_decoding import LaneOf, Sifted, decoded_by_lane
 from pipeline.read.lane_process import LaneProcess
+from pipeline.read.part_ahead import PartAhead
 
 log = logging.getLogger("penstock.pipeline")
 
@@ -57,6 +59,7 @@ class EpochRecords:
         self._executor = executor
         self._reads = DriverReads(bootstrap)
         self._process = process
+        self._next = PartAhead()
 
     @cached_property
     def _spark(self) -> SparkSession:
@@ -70,6 +73,7 @@ class EpochRecords:
 
     def close(self) -> None:
         """Leave the broker."""
+        self._next.close()
         self._reads.close()
         if self._process is not None:
             self._process.close()
@@ -84,6 +88,19 @@ class EpochRecords:
 
     def decoded(self, start: Offsets, end: Offsets) -> pa.Table:
         """Return the records in `[start, end)`, decoded. Raises `TooLarge`."""
+        self._next.drop()
+        return self._decoded(start, end)
+
+    def ahead(self, part: Bound, lane_of: LaneOf) -> None:
+        """Read and decode what is to be asked for next, `by_lane`, beside whoever calls."""
+        if self.small(part.start, part.end):
+            self._next.begin(part, partial(self._by_lane, lane_of=lane_of))
+
+    def part_ahead(self, whole: Bound) -> Bound | None:
+        """Return the part of an epoch that is read `ahead`; None where there is none."""
+        return self._next.part_of(whole)
+
+    def _decoded(self, start: Offsets, end: Offsets) -> pa.Table:
         with self._noting(start, end):
             read = self._read_here(start, end)
             if read is None:
@@ -92,6 +109,9 @@ class EpochRecords:
 
     def by_lane(self, start: Offsets, end: Offsets, lane_of: LaneOf) -> Sifted:
         """Return the records in `[start, end)`, decoded, each lane by itself. Raises `TooLarge`."""
+        return self._next.take(start, end) or self._by_lane(start, end, lane_of)
+
+    def _by_lane(self, start: Offsets, end: Offsets, lane_of: LaneOf) -> Sifted:
         with self._noting(start, end):
             read = self._read_here(start, end)
             if read is not None:
@@ -110,7 +130,7 @@ class EpochRecords:
         rows, refused = [DECODED.empty_table()], dict[str, Exception]()
         for lane, own in _lanes(start, end, lane_of).items():
             try:
-                rows.append(self.decoded(*own))
+                rows.append(self._decoded(*own))
             except TooLarge:
                 raise
             except Exception as error:

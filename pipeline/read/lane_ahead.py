@@ -44,6 +44,14 @@ class _Block:
         return replace(whole, end=end) if records_between(whole.start, end) else None
 
 
+@dataclass(frozen=True, slots=True)
+class Early:
+    """A part of a batch up to `end`, decoded before its turn; `rows` None: executors decode it."""
+
+    end: Offsets
+    rows: pa.Table | None
+
+
 class LaneAhead:
     """Of one run. `block` says how much is decoded at once. `close` ends it, and `records` too."""
 

@@ -33,12 +33,15 @@ class LaneRecords:
         *,
         lane_of: Callable[[str], str],
         apart: bool,
+        then: Callable[[], None] = lambda: None,
     ) -> None:
+        """`then` is called once the records of an epoch are decoded here, of all its lanes."""
         self._records = records
         self._bound = bound
         self._start, self._end = bound.start, bound.end
         self._lane_of = lane_of
         self._apart = apart
+        self._then = then
         self.refused: Mapping[str, Exception] = {}
         self._late: frozenset[str] = frozenset()
 
@@ -76,6 +79,8 @@ class LaneRecords:
             return self._records.decoded(self._start, self._end)
         found = self._records.by_lane(self._start, self._end, self._lane_of)
         self.refused, self._late = found.refused, found.late
+        if not found.refused:
+            self._then()
         return found.rows
 
     def _stage(self) -> Stage | None:

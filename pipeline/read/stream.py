@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -53,7 +53,7 @@ from pipeline.read.gaps import (
 )
 from pipeline.read.kafka_records import records_between
 from pipeline.read.kafka_topics import KafkaTopics
-from pipeline.read.lane_ahead import LaneAhead
+from pipeline.read.lane_ahead import Early, LaneAhead
 from pipeline.read.lane_process import LaneProcess
 from pipeline.read.lane_records import LaneRecords
 from pipeline.read.pace import Pace
@@ -64,14 +64,8 @@ from pipeline.read.turns import Stopped, Turn
 
 POOL = "spark.scheduler.pool"
 """What Spark has jobs of one thread do side by side with those of others."""
-
-
-@dataclass(frozen=True, slots=True)
-class Early:
-    """A part of a batch up to `end`, decoded before its turn; `rows` None: executors decode it."""
-
-    end: Offsets
-    rows: pa.Table | None
+_PLANNED = 4
+"""Spark plans so many times what an epoch may have: it takes a tenth of a second for a plan."""
 
 
 class IngestRun:
@@ -208,7 +202,7 @@ class IngestRun:
             self._topics.bootstrap,
             pattern,
             start,
-            max_records=self._max_records,
+            max_records=_PLANNED * self._max_records,
             checkpoints=self._checkpoints,
             run_id=self._run_id,
         )
@@ -342,14 +336,13 @@ class IngestRun:
             try:
                 self._before_epoch()
                 began = time.monotonic()
-                planned = partial(self._bound, batch_id, end)
-                whole = self.reach.without_bulky(planned, self._much)
+                whole = self.reach.without_bulky(partial(self._bound, batch_id, end), self._much)
                 if not self.reach.further(whole.end):
                     return
                 part = early.end if early else self._next_part(whole).end
                 bound, rows = replace(whole, end=part), early.rows if early else None
                 rest = only_messages(bound, self._has_messages)
-                done, taken = self._run(bound, may_rest=rest, early=rows)
+                done, taken = self._run(bound, whole=whole, may_rest=rest, early=rows)
             except Stopped:
                 raise
             except BaseException as error:
@@ -368,7 +361,13 @@ class IngestRun:
         return self._plans.bound(batch_id, self.reach.here(end))
 
     def _next_part(self, whole: Bound) -> Bound:
-        return self._parted(whole, self._pace.records())
+        return self._records.part_ahead(whole) or self._parted(whole, self._pace.records())
+
+    def _go_ahead(self, bound: Bound, whole: Bound) -> None:
+        """Have the part behind an epoch read while that is made; lanes apart have `LaneAhead`."""
+        if self._ahead is None and not self._stopping:
+            rest = self._parted(replace(whole, start=bound.end), self._pace.records())
+            self._records.ahead(rest, self._lane)
 
     def _parted(self, whole: Bound, most: int) -> Bound:
         at_once = self._records.at_once
@@ -381,13 +380,14 @@ class IngestRun:
         return source_of(topic, *self._told)
 
     def _run(
-        self, bound: Bound, *, may_rest: bool, early: pa.Table | None
+        self, bound: Bound, *, whole: Bound, may_rest: bool, early: pa.Table | None
     ) -> tuple[Committed | None, Offsets]:
         """Return the epoch, None for a batch that said nothing, and how far it has read."""
         if early is not None:
             return self._ingest.run_epoch(bound, lambda: early), bound.end
         apart = self._parting is not None or self._ahead is not None
-        records = LaneRecords(self._records, bound, lane_of=self._lane, apart=apart)
+        then = partial(self._go_ahead, bound, whole)
+        records = LaneRecords(self._records, bound, lane_of=self._lane, apart=apart, then=then)
         return records.made(self._ingest, may_rest=may_rest, refuse=self._refuse)
 
     def _refuse(self, lane: str, error: Exception, late: bool) -> None:
