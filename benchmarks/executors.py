@@ -43,8 +43,8 @@ from pipeline.commit.ingest import Ingest
 from pipeline.commit.manifest import Manifest
 from pipeline.commit.manifest_rows import Bound
 from pipeline.current.bucketed_merge import large_merge
+from pipeline.current.fold_policy import FoldPolicy
 from pipeline.current.tables import CurrentTables
-from pipeline.current.tail import FoldPolicy
 from pipeline.decode.records import Decoder
 from pipeline.log.large_folds import LARGE_ROWS, split
 from pipeline.log.log_task import Facts

@@ -14,9 +14,9 @@ from lake.tables import Tables
 from lake.task_processes import TaskProcesses
 from pipeline.commit import folds_beside as beside
 from pipeline.current.bucketed_merge import large_merge
+from pipeline.current.fold_policy import FoldPolicy
 from pipeline.current.merging import MergeBeside
 from pipeline.current.tables import CurrentTables, SoftDeletes
-from pipeline.current.tail import FoldPolicy
 from schemas.registry import SchemaLookup
 
 _POOL = "beside"

@@ -31,11 +31,12 @@ from lake.tables import TableAt, Tables, cleared_guard, columns_guard, outlived_
 from lake.writer import OP, UPSERT, ArrowWriter, Guard, reached
 from pipeline.current.bucketed_merge import put_ahead
 from pipeline.current.fold_ahead import FoldedAhead
+from pipeline.current.fold_policy import FoldPolicy
 from pipeline.current.image_stager import ImageStager
 from pipeline.current.merging import BaseMerge, MergeKept
 from pipeline.current.newest_images import DELETED, NewestImages
 from pipeline.current.staged_images import ArrowStagedMerge, ImageStaging, StagedMerge
-from pipeline.current.tail import FoldPolicy, TailTables
+from pipeline.current.tail import TailTables
 from pipeline.current.warm_bases import KeptBases
 from pipeline.ddl.steps import NOTHING, Evolution
 from pipeline.ddl.table_rewrites import RewrittenFiles, evolve, must_evolve, put_rewritten

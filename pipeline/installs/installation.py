@@ -29,10 +29,10 @@ from lake.table_columns import SCHEMA_TABLE
 from lake.table_settings import TABLE_SETTINGS
 from lake.tables import TableAt, Tables, columns_guard
 from lake.writer import DELETE, UPSERT, ArrowWriter, Guard, reached, with_op
+from pipeline.current.fold_policy import FoldPolicy
 from pipeline.current.moved_keys import moved_unseen
 from pipeline.current.newest_images import DELETED
 from pipeline.current.tables import CurrentTables
-from pipeline.current.tail import FoldPolicy
 from pipeline.ddl.held_tables import Hold
 from pipeline.ddl.steps import Evolution
 from pipeline.ddl.table_plans import SchemaFollower, evolved_since

@@ -20,8 +20,8 @@ from lake.layout import Lake, current_name
 from lake.tables import TableAt, Tables
 from lake.writer import OP, UPSERT, ArrowWriter, Guard
 from pipeline.current import image_stager, tail
+from pipeline.current.fold_policy import FoldPolicy
 from pipeline.current.tables import CurrentTables
-from pipeline.current.tail import FoldPolicy
 from pipeline.log.large_folds import LogRows, slices
 from tests.support.lake.folding import (
     SOURCE,

@@ -21,7 +21,7 @@ from lake.task_processes import TaskProcesses
 from pipeline.commit import foldable_rows
 from pipeline.current import fold_ahead, staged_images
 from pipeline.current import tables as current_tables
-from pipeline.current.tail import FoldPolicy
+from pipeline.current.fold_policy import FoldPolicy
 from tests.support.lake.bulk import HandLake, some
 from tests.support.lake.folding import SOURCE, Done
 from tests.support.lake.followed_item import NAME, FollowedItem

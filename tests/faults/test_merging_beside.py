@@ -27,9 +27,10 @@ from lake.tables import Tables
 from lake.writer import OP, Guard
 from pipeline.current import merging
 from pipeline.current import tail as tail_module
+from pipeline.current.fold_policy import FoldPolicy
 from pipeline.current.merging import MergeBeside, MergedBase, MergeHere
 from pipeline.current.tables import CurrentTables
-from pipeline.current.tail import FoldPolicy, TailTables
+from pipeline.current.tail import TailTables
 from tests.support.lake.folding import (
     SOURCE,
     TABLE,

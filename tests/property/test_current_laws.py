@@ -12,8 +12,8 @@ from kernel.positions import Epoch
 from lake.layers import read_whole
 from lake.layout import Lake, current_name
 from lake.tables import TableAt, Tables
+from pipeline.current.fold_policy import FoldPolicy
 from pipeline.current.tables import CurrentTables
-from pipeline.current.tail import FoldPolicy
 from tests.support.lake.folding import (
     SOURCE,
     TABLE,

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lake.layout import Lake
-from pipeline.current.tail import FoldPolicy
+from pipeline.current.fold_policy import FoldPolicy
 from pipeline.installs.install_book import HEAL, hold
 from tests.support.lake.bulk import NAME, HandLake
 from tests.support.lake.folding import SOURCE, Done

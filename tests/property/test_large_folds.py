@@ -26,10 +26,10 @@ from lake.table_columns import CHANGES
 from lake.tables import Tables
 from lake.writer import OP, UPSERT, ArrowWriter, Guard
 from pipeline.current import image_stager, key_groups, staged_images
+from pipeline.current.fold_policy import FoldPolicy
 from pipeline.current.newest_images import ImageTask, KeyedImageTask
 from pipeline.current.staged_images import ImageStaging
 from pipeline.current.tables import CurrentTables
-from pipeline.current.tail import FoldPolicy
 from pipeline.log.large_folds import LogRows, slices, split
 from schemas.registry import MemoryRegistry
 from tests.support.lake.folding import (

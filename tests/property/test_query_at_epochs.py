@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from kernel.errors import NotFound
 from kernel.positions import Epoch
 from lake.layout import Lake, current_name
-from pipeline.current.tail import FoldPolicy
+from pipeline.current.fold_policy import FoldPolicy
 from projections.serve.query import ask
 from tests.support.lake.bulk import HandLake
 from tests.support.lake.folding import SOURCE, TABLE, Done, state_of

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from kernel.positions import Epoch, Lsn
 from lake.layout import Lake
 from lake.tables import Tables
-from pipeline.current.tail import FoldPolicy
+from pipeline.current.fold_policy import FoldPolicy
 from pipeline.verification.as_of import StateReader
 from pipeline.verification.hashing import LakeRows
 from schemas.row_hash import table_hash

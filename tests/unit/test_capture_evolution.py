@@ -7,7 +7,7 @@ import pytest
 
 from lake.layers import read_whole, tail_name
 from lake.layout import Lake, current_name
-from pipeline.current.tail import FoldPolicy
+from pipeline.current.fold_policy import FoldPolicy
 from pipeline.ddl.held_tables import Hold
 from pipeline.ddl.messages import tell
 from pipeline.ddl.steps import (

@@ -12,8 +12,9 @@ from lake.layout import Lake
 from lake.tables import Tables
 from lake.writer import OP, UPSERT, ArrowWriter, Guard
 from pipeline.current import tail as tail_module
+from pipeline.current.fold_policy import FoldPolicy
 from pipeline.current.merging import MergedBase, MergeHere
-from pipeline.current.tail import FoldPolicy, TailTables
+from pipeline.current.tail import TailTables
 
 NAME = "current/shop.public.items"
 HOUR_S = 3_600
@@ -113,6 +114,18 @@ def test_a_tail_that_grows_fast_is_folded_before_it_is_full() -> None:
     assert not policy.due(rows=half_rows - 2, size=0, **asked)
     assert not policy.full(half_rows, half_bytes, 10**7)
     assert policy.due(rows=1, size=half_bytes, **{**asked, "base_rows": 10**9})
+
+
+def test_a_backlog_is_merged_when_a_tail_is_half_full_and_not_for_each_epoch() -> None:
+    """A merge of a million rows takes as long as fifty thousand changes on all their way."""
+    policy, per_s = FoldPolicy(), 60_000
+    merges = folds(1_000_000, 0.7, per_s=per_s)
+    assert merges <= HOUR_S * per_s / (policy.most_rows / 2)
+    asked = {"base_rows": 1_000_000, "base_bytes": 60 * 2**20, "spent_s": 0.7}
+    flood = {"rows": policy.most_rows // 4, "size": 0}
+    assert not policy.due(age_s=policy.flood_s / 2 - 0.1, **flood, **asked)
+    assert policy.due(age_s=policy.flood_s / 2, **flood, **asked), "no more came"
+    assert policy.due(age_s=policy.freshness_s, rows=5_000, size=0, **asked), "no flood"
 
 
 def test_what_is_written_for_each_change_does_not_grow_with_the_base() -> None:

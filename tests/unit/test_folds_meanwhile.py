@@ -7,7 +7,7 @@ import pytest
 
 from lake.layout import Lake
 from lake.tables import Tables
-from pipeline.current.tail import FoldPolicy
+from pipeline.current.fold_policy import FoldPolicy
 from tests.support.lake.bulk import NAME, HandLake, some
 from tests.support.lake.folding import SOURCE, TABLE, Done
 

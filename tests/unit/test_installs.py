@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from kernel import failpoints
 from lake.layout import Lake
 from pipeline.commit.manifest import first_progress
-from pipeline.current.tail import FoldPolicy
+from pipeline.current.fold_policy import FoldPolicy
 from pipeline.installs.install_book import HEAL, Install, hold
 from tests.support.lake.bulk import NAME, HandLake, some
 from tests.support.lake.folding import SOURCE, TABLE, Done

@@ -22,8 +22,8 @@ from lake.table_columns import CHANGES
 from lake.tables import Tables
 from lake.writer import ArrowWriter, Guard
 from pipeline.current import image_stager
+from pipeline.current.fold_policy import FoldPolicy
 from pipeline.current.tables import CurrentTables
-from pipeline.current.tail import FoldPolicy
 from pipeline.installs.staging import Staging
 from pipeline.log.large_folds import LogRows, slices
 from schemas.pg_exact import EXACT

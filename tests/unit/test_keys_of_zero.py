@@ -7,7 +7,7 @@ import pytest
 from lake.layers import read_whole
 from lake.layout import Lake, current_name
 from lake.tables import Tables
-from pipeline.current.tail import FoldPolicy
+from pipeline.current.fold_policy import FoldPolicy
 from schemas.pg_types import SourceColumn
 from tests.support.sources import ddl_rows
 from tests.support.sources.ddl_rows import SOURCE, TABLE, Column, Folding, Item

@@ -9,7 +9,7 @@ import pytest
 
 from lake.layout import Lake
 from lake.tables import Tables
-from pipeline.current.tail import FoldPolicy
+from pipeline.current.fold_policy import FoldPolicy
 from pipeline.installs import installation as installing
 from pipeline.installs.install_book import HEAL
 from pipeline.installs.vanished_keys import gone_keys

@@ -21,7 +21,7 @@ from lake.tables import TableAt, Tables
 from lake.upkeep.compaction import Upkeep
 from pipeline.commit.manifest import Manifest
 from pipeline.commit.retention import forget_epochs
-from pipeline.current.tail import FoldPolicy
+from pipeline.current.fold_policy import FoldPolicy
 from pipeline.installs.old_generations import remove_old_generations
 from pipeline.position.progress import Progress
 from projections.run.catalog import DROPPED

@@ -18,7 +18,7 @@ from kernel import failpoints
 from kernel.errors import Conflict, NotFound, PenstockError
 from lake.layout import Lake
 from lake.tables import Tables
-from pipeline.current.tail import FoldPolicy
+from pipeline.current.fold_policy import FoldPolicy
 from replay.book import ReplayBook, State
 from replay.cancel import cancel
 from replay.derivations.derivation import Derivation

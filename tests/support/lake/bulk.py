@@ -20,8 +20,8 @@ from lake.tables import Tables
 from pipeline.commit.folds_beside import BESIDE_ROW_BYTES, FoldsBeside
 from pipeline.commit.ingest import REST, Ingest
 from pipeline.commit.manifest_rows import Bound, Committed
+from pipeline.current.fold_policy import FoldPolicy
 from pipeline.current.tables import CurrentTables
-from pipeline.current.tail import FoldPolicy
 from pipeline.installs.install_book import ALL, Install, InstallBook, hold
 from pipeline.installs.staging import Staging
 from schemas.key_ranges import Bound as KeyBound

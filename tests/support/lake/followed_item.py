@@ -16,8 +16,8 @@ from lake.tables import Tables
 from pipeline.commit.folds_beside import BESIDE_BYTES
 from pipeline.commit.ingest import Ingest
 from pipeline.commit.manifest_rows import Committed
+from pipeline.current.fold_policy import FoldPolicy
 from pipeline.current.tables import CurrentTables
-from pipeline.current.tail import FoldPolicy
 from pipeline.history.shape import HistoryOf
 from pipeline.history.tables import HistoryTables
 from pipeline.installs.install_book import Install, InstallBook

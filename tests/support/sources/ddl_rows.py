@@ -19,8 +19,8 @@ from lake.layout import Lake, changes_log, current_name
 from lake.table_columns import CHANGES, SCHEMA_TABLE, TRANSACTIONS_TABLE
 from lake.tables import TableAt, Tables
 from lake.writer import ArrowWriter, Guard
+from pipeline.current.fold_policy import FoldPolicy
 from pipeline.current.tables import CurrentTables
-from pipeline.current.tail import FoldPolicy
 from pipeline.ddl.held_tables import Hold
 from pipeline.ddl.table_plans import SchemaFollower
 from schemas.pg_types import SourceColumn
