@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 
-import orjson
 from fastapi import APIRouter, Request, Response
 
 from eventstore.postgres.old_snapshots import OpenSnapshot

@@ -16,7 +16,6 @@ from itertools import groupby
 from typing import Annotated, Final
 from uuid import UUID
 
-import orjson
 from fastapi import APIRouter, Query, Request, Response
 
 from eventstore.store import AppendRequest, EncodedEvent, StreamAppend

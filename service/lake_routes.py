@@ -60,7 +60,9 @@ async def list_epochs(
 
 
 @router.get("/epochs/{epoch}", summary="Show an epoch")
-async def show_epoch(request: Request, epoch: Annotated[int, Path(ge=1, le=MAX_VERSION)]) -> Response:
+async def show_epoch(
+    request: Request, epoch: Annotated[int, Path(ge=1, le=MAX_VERSION)]
+) -> Response:
     """Return one epoch: offsets, heads, cuts, and the version of every table that belongs to it."""
     from projections.serve.epochs import epoch_at
 

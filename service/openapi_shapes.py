@@ -20,8 +20,14 @@ TIME: Final[Shape] = {"type": "string", "format": "date-time"}
 OBJECT: Final[Shape] = {"type": "object"}
 SECONDS: Final[Shape] = {"type": "number", "minimum": 0}
 _WORDS: Final[dict[str, Shape]] = {
-    **{"whole": WHOLE, "text": TEXT, "uuid": UUID, "time": TIME, "object": OBJECT, "any": {}},
-    **{"seconds": SECONDS, "flag": {"type": "boolean"}},
+    "whole": WHOLE,
+    "text": TEXT,
+    "uuid": UUID,
+    "time": TIME,
+    "object": OBJECT,
+    "any": {},
+    "seconds": SECONDS,
+    "flag": {"type": "boolean"},
 }
 MAX_VERSION: Final = 2**62
 """Greater than any version or position, and small enough for PostgreSQL."""
@@ -159,7 +165,7 @@ COMPONENTS: Final[dict[str, Shape]] = {
         "required": ["specversion", "id", "source", "type", "data"],
         "properties": {
             "specversion": {"const": "1.0"},
-            **dict.fromkeys(("id", "source", "type"), {"type": "string", "minLength": 1}),
+            **{name: {"type": "string", "minLength": 1} for name in ("id", "source", "type")},
             **fields("subject text, time time, data object"),
         },
     },

@@ -20,7 +20,7 @@ from service.openapi_shapes import MAX_VERSION
 from service.preconditions import is_held
 from service.projection_feed import ChangeFeed
 from service.reads import page_size
-from service.render import dump
+from service.render import answer, dump
 from service.requests import runtime_of
 from service.runtime import Runtime
 from service.subscription_routes import MAX_WAIT_S

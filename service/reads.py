@@ -50,7 +50,9 @@ _END = -1
 _QUERY_KEYS = frozenset({"query", "after", "limit"})
 
 Limit = Annotated[int | None, Query(ge=1, description="Events in one answer")]
-After = Annotated[int, Query(ge=0, le=MAX_VERSION, description="Only events with a greater position")]
+After = Annotated[
+    int, Query(ge=0, le=MAX_VERSION, description="Only events with a greater position")
+]
 Category = Annotated[str | None, Query(description="Only events of this category")]
 Type = Annotated[str | None, Query(description="Only this type: placed, or order.placed")]
 OfStream = Annotated[str | None, Query(description="Only this stream")]

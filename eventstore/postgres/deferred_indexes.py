@@ -8,6 +8,7 @@ transaction that drops it, and goes from there in the one that builds it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+
 from psycopg import sql
 
 from eventstore.postgres.connect import Connection

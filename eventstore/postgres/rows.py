@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from uuid import UUID
 
 import orjson
@@ -36,7 +36,7 @@ def _fields_of(kind: Any) -> tuple[str, ...]:
 
 def of_row(kind: type[T], row: Sequence[Any]) -> T:
     """Make a value of a row that was selected by the names of its fields, in their order."""
-    return kind(**dict(zip(_fields_of(kind), row, strict=True)))
+    return kind(**dict(zip(_fields_of(cast("Any", kind)), row, strict=True)))
 
 
 def recorded(row: Sequence[Any], store_id: str) -> RecordedEvent:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.store.memory import MemoryEventStore
 from eventstore.postgres.store import PostgresEventStore
+from tests.support.store.memory import MemoryEventStore
 
 Store = MemoryEventStore | PostgresEventStore
 Run = Callable[..., None]

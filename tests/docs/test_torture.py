@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tests.torture.verification.anomalies import Anomaly
 from tests.architecture.tree import ROOT
 from tests.docs.markdown import table
 from tests.torture.options import KILLS, Options
+from tests.torture.verification.anomalies import Anomaly
 
 PAGE = ROOT / "docs/how-to/prove-it-yourself.md"
 

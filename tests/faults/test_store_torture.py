@@ -11,7 +11,6 @@ from uuid import UUID
 import orjson
 import pytest
 
-from tests.torture.verification.history import author, event_id
 from kernel.errors import InvalidRequest
 from tests.support.store.killing import MortalDatabase
 from tests.support.store.postgres import Cluster
@@ -19,6 +18,7 @@ from tests.torture import progress
 from tests.torture.__main__ import summary
 from tests.torture.options import KILLS, Options
 from tests.torture.run import torture
+from tests.torture.verification.history import author, event_id
 from tests.torture.workload import Workload
 
 RUN = 0x20130101

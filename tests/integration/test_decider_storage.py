@@ -19,8 +19,8 @@ from eventstore.postgres.store import PostgresEventStore
 from eventstore.upcasting import KeptVersions, MemoryVersions
 from kernel.positions import Position, Version
 from schemas.registry import RegisteredSchema
-from tests.support.store.memory import MemoryAnswers, MemorySnapshots
 from tests.support.services.waiting import eventually
+from tests.support.store.memory import MemoryAnswers, MemorySnapshots
 
 SNAPSHOT = Snapshot(
     stream="account-1",

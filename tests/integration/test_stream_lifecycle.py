@@ -13,13 +13,13 @@ import psycopg
 import pytest
 
 from eventstore.lifecycle import PolicyChange, StreamPolicy
-from tests.support.store.memory import MemoryEventStore
 from eventstore.postgres.store import PostgresEventStore
 from eventstore.store import AppendRequest
 from kernel.clock import ManualClock
 from kernel.errors import InvalidRequest, NotFound, StreamGone, VersionConflict
 from tests.contracts.events import event, request, to
 from tests.support.services.http import service_in_thread
+from tests.support.store.memory import MemoryEventStore
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LINES = {"accept": "application/x-ndjson"}

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventstore.feed import PAGE
-from tests.support.store.memory import MemoryEventStore
 from eventstore.store import EventFilter
 from eventstore.tail import Tail
 from kernel.positions import Position
@@ -21,6 +20,7 @@ from service.connections import WatchedProtocol
 from service.feed_channels import EventFeeds, FeedKind
 from service.feed_messages import SSE
 from tests.contracts.events import event, request, to
+from tests.support.store.memory import MemoryEventStore
 
 FILTERS = (EventFilter(), EventFilter(category="cart"), EventFilter(tag="red"))
 EVENTS = st.tuples(st.sampled_from(["order-1", "cart-1"]), st.sampled_from(["red", "blue"]))

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventstore.feed import CaughtUp, FeedReach, Head, Pages, diverged, follow
-from tests.support.store.memory import MemoryEventStore
 from eventstore.store import EventFilter, EventPage
 from eventstore.tail import FRESH_S, Tail
 from kernel.errors import StoreDiverged
 from kernel.positions import Position
 from schemas.records import RecordedEvent
 from tests.contracts.events import event, request, to
+from tests.support.store.memory import MemoryEventStore
 
 FILTERS = (
     EventFilter(),

@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TextIO
 
-from tests.torture.verification.readers import ReaderWatch
 from tests.torture.board import Board
+from tests.torture.verification.readers import ReaderWatch
 
 _TERMINAL_S = 1.0
 _PLAIN_S = 5.0

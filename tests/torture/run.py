@@ -22,10 +22,6 @@ import orjson
 from eventstore.postgres.migrate import migrate
 from eventstore.postgres.schema_cache import PostgresSchemaCache
 from eventstore.postgres.store import PostgresEventStore
-from tests.torture.verification.anomalies import HistoryReport
-from tests.torture.verification.checker import HistoryChecker
-from tests.torture.verification.history import MAX_PROCESS, Seen
-from tests.torture.verification.readers import ReaderWatch
 from kernel.errors import InvalidRequest, Unavailable
 from tests.torture.board import Board
 from tests.torture.database import Database
@@ -36,6 +32,10 @@ from tests.torture.progress import Progress, Say
 from tests.torture.services import Fleet
 from tests.torture.tailing import follow_feed, follow_pages, seen
 from tests.torture.transacting import SCHEMA_ID, TransactingWriter, schema
+from tests.torture.verification.anomalies import HistoryReport
+from tests.torture.verification.checker import HistoryChecker
+from tests.torture.verification.history import MAX_PROCESS, Seen
+from tests.torture.verification.readers import ReaderWatch
 from tests.torture.workload import SUBJECT, Workload
 from tests.torture.writing import Writer
 

@@ -13,9 +13,9 @@ from typing import Any
 import httpx
 import orjson
 
+from tests.torture.services import Fleet
 from tests.torture.verification.history import Seen
 from tests.torture.verification.readers import ReaderWatch
-from tests.torture.services import Fleet
 
 _SILENT_S = 20.0
 """Longer than a feed's heartbeat: what says nothing for so long is gone."""

@@ -15,6 +15,12 @@ import psycopg
 from eventstore.postgres.connect import conninfo
 from eventstore.postgres.in_transaction import append_encoded
 from eventstore.store import EncodedEvent
+from kernel.errors import Overloaded, Unavailable, VersionConflict
+from schemas.inference import widened
+from schemas.json_codec import JsonCodec
+from schemas.wire import frame
+from tests.torture.board import Board
+from tests.torture.options import Options
 from tests.torture.verification.checker import HistoryChecker
 from tests.torture.verification.history import (
     VERSION_CONFLICT,
@@ -26,12 +32,6 @@ from tests.torture.verification.history import (
     Write,
     event_id,
 )
-from kernel.errors import Overloaded, Unavailable, VersionConflict
-from schemas.inference import widened
-from schemas.json_codec import JsonCodec
-from schemas.wire import frame
-from tests.torture.board import Board
-from tests.torture.options import Options
 from tests.torture.workload import SAMPLE, SUBJECT, TYPE, Workload
 
 SCHEMA_ID = 1

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 from eventstore.conditions import Condition, Query, QueryItem
 from eventstore.store import Expected
-from tests.torture.verification.history import Accepted, Write
 from kernel.positions import Position, Version
 from tests.torture.options import Options
+from tests.torture.verification.history import Accepted, Write
 
 TYPE = "happened"
 CATEGORY = "order"

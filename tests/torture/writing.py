@@ -11,6 +11,10 @@ import httpx
 import orjson
 
 from eventstore.store import StreamAppended
+from kernel.positions import Position, Version
+from tests.torture.board import Board
+from tests.torture.options import Options
+from tests.torture.services import Fleet
 from tests.torture.verification.checker import HistoryChecker
 from tests.torture.verification.history import (
     VERSION_CONFLICT,
@@ -20,10 +24,6 @@ from tests.torture.verification.history import (
     RefusedAppend,
     Unknown,
 )
-from kernel.positions import Position, Version
-from tests.torture.board import Board
-from tests.torture.options import Options
-from tests.torture.services import Fleet
 from tests.torture.workload import Request, Workload
 
 _ATTEMPT_S = 3.0

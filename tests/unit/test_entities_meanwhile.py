@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from eventstore.deciders.tasks import MakeSnapshot
-from tests.support.store.memory import MemoryEventStore
 from eventstore.store import Direction, StreamPage
 from kernel.errors import NotFound, Unavailable
 from tests.support.store.deciding import STREAM, HereWorkers, counter, world
+from tests.support.store.memory import MemoryEventStore
 
 ALL = 10**9
 

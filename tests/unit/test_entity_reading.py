@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from tests.support.store.memory import MemoryEventStore
 from eventstore.store import Direction, StreamPage
 from tests.support.store.deciding import STREAM, counter, world
+from tests.support.store.memory import MemoryEventStore
 
 
 class CountingStore(MemoryEventStore):

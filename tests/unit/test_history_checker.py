@@ -8,6 +8,9 @@ from dataclasses import replace
 import pytest
 
 from eventstore.store import Expected
+from kernel.errors import InvalidRequest
+from kernel.positions import Version
+from tests.support.store.forged import RUN, History, Step, happened
 from tests.torture.verification.anomalies import EXAMPLES, Anomaly
 from tests.torture.verification.checker import HistoryChecker
 from tests.torture.verification.history import (
@@ -23,9 +26,6 @@ from tests.torture.verification.history import (
     event_id,
 )
 from tests.torture.verification.ledger import IdSet
-from kernel.errors import InvalidRequest
-from kernel.positions import Version
-from tests.support.store.forged import RUN, History, Step, happened
 
 
 def one(

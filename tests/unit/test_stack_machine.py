@@ -12,6 +12,7 @@ import sys
 from collections import namedtuple
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import NoReturn
 
@@ -390,7 +391,7 @@ def test_doctor_gives_a_fix_for_whatever_is_not_ok(tmp_path: Path) -> None:
     assert not found["workspace"].ok
     assert all(check.fix for check in found.values() if not check.ok)
     assert not any(check.fix for check in found.values() if check.ok)
-    assert json.dumps([check.document() for check in found.values()])
+    assert json.dumps([asdict(check) for check in found.values()])
 
 
 def test_doctor_reports_a_bundle_that_cannot_be_read(

@@ -19,17 +19,17 @@ from eventstore.deciders.tasks import Code, DeciderTask
 from eventstore.deciders.workers import perform
 from eventstore.ids import new_id
 from eventstore.intake import Intake
+from eventstore.store import AppendRequest, StreamAppend
+from eventstore.upcasting import MemoryVersions, Upcaster, Upcasting
+from kernel.retry import Backoff
+from schemas.records import NewEvent
+from schemas.registry import MemoryRegistry
 from tests.support.store.memory import (
     MemoryAnswers,
     MemoryEventStore,
     MemorySchemaCache,
     MemorySnapshots,
 )
-from eventstore.store import AppendRequest, StreamAppend
-from eventstore.upcasting import MemoryVersions, Upcaster, Upcasting
-from kernel.retry import Backoff
-from schemas.records import NewEvent
-from schemas.registry import MemoryRegistry
 
 T = TypeVar("T")
 BEGIN = datetime(2013, 1, 1, tzinfo=UTC)

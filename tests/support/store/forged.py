@@ -7,6 +7,7 @@ from typing import Literal
 
 from eventstore.conditions import Condition, Query, QueryItem
 from eventstore.store import Expected, StreamAppended
+from kernel.positions import Position, Version
 from tests.torture.verification.anomalies import HistoryReport
 from tests.torture.verification.checker import HistoryChecker
 from tests.torture.verification.history import (
@@ -21,7 +22,6 @@ from tests.torture.verification.history import (
     Write,
     event_id,
 )
-from kernel.positions import Position, Version
 
 RUN = 0xC0FFEE
 Known = Literal["answered", "unknown and done", "unknown and not done"]

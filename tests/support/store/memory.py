@@ -15,6 +15,8 @@ from uuid import UUID
 
 from eventstore.appender import Appender, AppendLimits, AppendObserver
 from eventstore.conditions import Condition, Query
+from eventstore.deciders.answers import KeptAnswer, KeyLocks
+from eventstore.deciders.snapshots import Snapshot, Stands, kept_beside
 from eventstore.decision import (
     MAX_CATEGORIES,
     Outcome,
@@ -27,8 +29,6 @@ from eventstore.decision import (
     same_bytes,
     streams_of,
 )
-from eventstore.deciders.answers import KeptAnswer, KeyLocks
-from eventstore.deciders.snapshots import Snapshot, Stands, kept_beside
 from eventstore.feed import Head
 from eventstore.intake import KeptSchemas
 from eventstore.lifecycle import (

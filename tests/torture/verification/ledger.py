@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final, assert_never
 
 from eventstore.store import Expected, StreamAppended
+from kernel.errors import InvalidRequest
 from tests.torture.verification.anomalies import Anomaly, Findings
 from tests.torture.verification.history import (
     VERSION_CONFLICT,
@@ -21,7 +22,6 @@ from tests.torture.verification.history import (
     Unknown,
     Write,
 )
-from kernel.errors import InvalidRequest
 
 NEVER: Final = 2**63 - 1
 ACCEPTED: Final = 0
