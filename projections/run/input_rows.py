@@ -242,14 +242,19 @@ def written_in(rows: pa.Table) -> Epoch:
     return Epoch(pc.max(rows[EPOCH]).as_py() or 0)
 
 
-def placed(scan: Scan, files: ds.Dataset) -> Iterator[pa.Table]:
-    """Yield rows of a table with their place in time; see `projections.sql.batch.scanned`."""
+def placed(scan: Scan, files: ds.Dataset, alone: pc.Expression | None = None) -> Iterator[pa.Table]:
+    """Yield rows of a table with their place in time; see `projections.sql.batch.scanned`.
+
+    `alone`: those for which a condition holds.
+    """
     types = {each.name: arrow_type(each) for each in scan.columns}
     versioned = scan.kind is not InputKind.PROJECTION
     where = {
         InputKind.HISTORY: ~pc.field(DELETED),
         InputKind.LATEST: ~pc.field(DELETED) & pc.field("valid_to").is_null(),
     }.get(scan.kind)
+    if alone is not None:
+        where = alone if where is None else where & alone
     needed = [*dict.fromkeys([*types, *(["valid_from"] if versioned else [])])]
     for batch in scanner_of(files, where, needed).to_batches():
         rows = pa.table(batch)

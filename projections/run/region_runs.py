@@ -8,7 +8,8 @@ came in between, and rows that are right already are not written.
 Of a stream a run reads the facts of its epochs. Of a table (a history, what is valid of one, the
 table of another projection) it reads the files that came since and takes back the rows of those
 that went: whoever wrote them, as a fold, a compaction, or the swap of a generation, what is
-different between two versions is in these files, and their size follows from that of the changes.
+different between two versions is in these files. A merge writes much anew that stays as it was: of
+a history the rows of changed keys are read alone, where no others are known to have changed.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 from kernel.positions import Epoch
@@ -28,11 +30,13 @@ from lake.datasets import (
     missing_file,
     paths_of,
     scanner_of,
+    schema_of,
 )
 from lake.layout import Lake
 from lake.small_files import SmallFiles
-from lake.tables import Tables
+from lake.tables import Tables, greatest
 from lake.writer import OP, UPSERT, upserts_and_deletes
+from pipeline.typed.columns import EPOCH
 from projections.run.database import MEMORY_BYTES, arrow_schema
 from projections.run.dataflow import Dataflow
 from projections.run.input_rows import epochs, facts, placed, table_at, table_of
@@ -45,6 +49,9 @@ _LOOK_BACK = 32
 _LOOK_S = 5.0
 """So often it is asked how much a dataflow holds: of DuckDB that takes a millisecond."""
 _REARRANGED = {"OPTIMIZE", "VACUUM START", "VACUUM END"}
+_BY_KEY = {*_REARRANGED, "MERGE"}
+_MOST_KEYS = 2_000
+"""Changed keys of a history that are looked for by themselves; of more, its files are read."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,7 +59,7 @@ class _Held:
     """A dataflow and what it stands for. `version` is the table's after its last commit.
 
     `bytes` are what it held when it was `looked` at last. `files` are those with the rows of the
-    tables that are read, by the view of the input.
+    tables that are read, by the view of the input, `read` their versions and newest epochs.
     """
 
     dataflow: Dataflow
@@ -62,6 +69,7 @@ class _Held:
     bytes: int = 0
     looked: float = -_LOOK_S
     files: dict[str, frozenset[str]] = field(default_factory=dict)
+    read: dict[str, tuple[int, int | None]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,12 +212,15 @@ class RegionRuns:
         name = table_of(scan)
         table = table_at(self._lake, self._tables, name, reading.versions.get(name))
         before, now = held.files.get(scan.view, frozenset()), paths_of(table)
-        gone = dataset_at(table, before - now)
+        since = held.read.get(scan.view)
+        held.files[scan.view] = now
+        held.read[scan.view] = table.version(), greatest(table, EPOCH)
+        came, gone = dataset_at(table, now - before), dataset_at(table, before - now)
         if missing_file(gone) is not None:
             return False
-        held.dataflow.add(scan, placed(scan, dataset_at(table, now - before)))
-        held.dataflow.add(scan, placed(scan, gone), weight=-1)
-        held.files[scan.view] = now
+        where = None if since is None else _changed_keys(scan, table, *since, (came, gone))
+        held.dataflow.add(scan, placed(scan, came, where))
+        held.dataflow.add(scan, placed(scan, gone, where), weight=-1)
         return True
 
     def _facts(self, scan: Scan, reading: Reading, after: int, up_to: Epoch) -> Iterator[pa.Table]:
@@ -218,6 +229,35 @@ class RegionRuns:
         return facts(
             self._lake, self._tables, reading.catalog, scan, came, late=late, small=self._small
         )
+
+
+def _changed_keys(
+    scan: Scan,
+    table: DeltaTable,
+    since: int,
+    newest: int | None,
+    files: tuple[ds.Dataset, ds.Dataset],
+) -> pc.Expression | None:
+    """Return a condition on the rows of a history whose keys changed behind one of its versions.
+
+    `newest` is the epoch that this had, `files` are those that came and those that went since. None
+    where rows of other keys may have changed: one that was taken back is missed by their number.
+    """
+    keys, behind = scan.relation.key, table.version() - since
+    told = newest is not None and scan.kind is not InputKind.PROJECTION and bool(keys)
+    if not (told and {*keys} <= {*schema_of(table).names} and 0 < behind <= _LOOK_BACK):
+        return None
+    if any(each.get("operation") not in _BY_KEY for each in table.history(behind)):
+        return None
+    changed = scanner_of(files[0], pc.field(EPOCH) > newest, keys).to_table()
+    where = pc.scalar(True)
+    for key in keys:
+        values = pc.unique(changed[key])
+        if len(values) > _MOST_KEYS or values.null_count:
+            return None
+        where = where & pc.field(key).isin(values)
+    alike = {each.count_rows() - scanner_of(each, where, keys).count_rows() for each in files}
+    return where if len(alike) == 1 else None
 
 
 def _stands(held: _Held, reading: Reading, table: DeltaTable) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 from kernel.positions import Epoch
 from lake.layout import Lake
 from lake.tables import Tables
-from lake.writer import ArrowWriter, Guard, upserts_and_deletes
+from lake.writer import DELETE, UPSERT, ArrowWriter, Guard, upserts_and_deletes, with_op
 from projections.run import region_runs
 from projections.run.captured_tables import CapturedTable
 from projections.run.catalog import Deployment
@@ -23,6 +23,7 @@ from projections.run.relations import LakeCatalog
 from projections.sql.catalog import Column, MemoryCatalog, Relation
 from projections.sql.parse import parse_script
 from projections.sql.plan import plan
+from projections.sql.tree import Scan
 
 MOMENT = pa.timestamp("us", "UTC")
 START = datetime(2013, 1, 1, tzinfo=UTC)
@@ -32,6 +33,7 @@ SHAPE = pa.schema([("id", pa.int64()), ("city", pa.string()), ("amount", pa.int6
 VERSIONS = pa.schema(
     [*SHAPE, ("valid_from", MOMENT), ("valid_to", MOMENT), ("_deleted", pa.bool_())]
 )
+FOLDED = pa.schema([*VERSIONS, ("_epoch", pa.int64())])
 Rows = Sequence[tuple[int, str, int]]
 
 
@@ -197,6 +199,39 @@ def test_the_rows_of_a_captured_table_are_the_versions_that_are_valid(tmp_path: 
     )
     assert world.run() == 2
     assert world.rows() == [("Oslo", 1, 6)]
+
+
+def test_of_a_history_the_rows_of_changed_keys_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, taken = World(tmp_path, "shop.public.orders"), list[int]()
+    add = Dataflow.add
+
+    def counted(self: Dataflow, scan: Scan, rows: Iterable[pa.Table], *, weight: int = 1) -> None:
+        parts = [*rows]
+        taken.append(sum(part.num_rows for part in parts))
+        add(self, scan, parts, weight=weight)
+
+    def fold(epoch: int, *rows: tuple[int, str, int], op: str = UPSERT) -> None:
+        same = {"valid_from": START, "valid_to": None, "_deleted": False, "_epoch": epoch}
+        found = [dict(zip(SHAPE.names, row, strict=True)) | same for row in rows]
+        came = with_op(pa.Table.from_pylist(found, FOLDED), op)
+        path, guard = world.lake.path("history/shop.public.orders"), Guard("fold", Epoch(epoch))
+        world.writer.merge(path, came, guard, keys=("id", "valid_from"))
+
+    monkeypatch.setattr(Dataflow, "add", counted)
+    fold(1, *((n, "Rome", n) for n in range(50)))
+    world.run()
+    assert taken == [50, 0]
+    fold(2, (3, "Oslo", 5), (60, "Oslo", 1))
+    assert world.run() == 2
+    assert taken[2:] == [2, 1]
+    assert world.rows() == [("Oslo", 2, 6), ("Rome", 49, 1222)]
+    fold(3, (4, "Rome", 4), op=DELETE)
+    assert world.run() == 1
+    assert world.rows() == [("Oslo", 2, 6), ("Rome", 48, 1218)], "it left no row that tells of it"
+    DeltaTable(world.lake.path("history/shop.public.orders")).optimize.compact()
+    assert world.run() == 0
 
 
 @pytest.mark.parametrize(("captured", "copied"), [(True, ("id",)), (False, ())])
