@@ -12,7 +12,7 @@ from projections.run.operator_tables import OperatorTables, all_columns, consoli
 from projections.run.regions import same
 from projections.sql.adding import KnownOfGroups
 from projections.sql.batch import listed, names, over_rows, placed
-from projections.sql.tree import Call, Grouped
+from projections.sql.tree import Call, Function, Grouped
 
 
 class AddedOperator:
@@ -29,19 +29,21 @@ class AddedOperator:
         """`input_changes` is the query for the changes of the input of `known.of_facts`."""
         self._tables = tables = OperatorTables(database, number)
         self._output, self._all = all_columns(node), all_columns(known.groups)
+        self._keys = node.keys
         self._same = same(node.keys, "g", "n")
+        new = known.of_facts
         self._values = [
-            _Values(tables, call, node.keys, input_changes, place)
-            for place, call in enumerate(known.counted)
+            _Values(tables, new, argument, input_changes, place)
+            for place, argument in enumerate(known.told_apart)
         ]
-        self._new = over_rows(known.of_facts, TEXT)(input_changes)
+        self._new = over_rows(new, TEXT)(input_changes)
         for each in self._values:
             self._new = each.counted(self._new)
-        held = placed(listed(TEXT, names(known.of_facts)))
-        new, before = (f"SELECT {held} FROM {tables.name(what)}" for what in ("new", "before"))
+        held = placed(listed(TEXT, names(new)))
+        came, before = (f"SELECT {held} FROM {tables.name(what)}" for what in ("new", "before"))
         one = f"SELECT {self._all}, CAST(1 AS BIGINT) AS _w FROM"
-        self._first = f"{one} ({known.made_one(new, TEXT)}) AS o"
-        self._now = f"{one} ({known.made_one(f'{new} UNION ALL {before}', TEXT)}) AS o"
+        self._first = f"{one} ({known.made_one(came, TEXT)}) AS o"
+        self._now = f"{one} ({known.made_one(f'{came} UNION ALL {before}', TEXT)}) AS o"
         self.changes = tables.name("changed")
 
     def start(self) -> None:
@@ -50,7 +52,7 @@ class AddedOperator:
         for each in self._values:
             each.start()
         tables.fresh("new", self._new)
-        tables.stored("given", self._first)
+        tables.stored("given", self._first, self._keys)
         for what in ("before", "turned"):
             tables.fresh(what, f"FROM {tables.name('given')}")
         tables.fresh("changed", self._changed())
@@ -65,7 +67,7 @@ class AddedOperator:
             tables.fresh("changed", f"FROM {self.changes} LIMIT 0")
             return
         given = (
-            f"SELECT g.* FROM {tables.name('given')} AS g "
+            f"SELECT g.* FROM {self._near()} AS g "
             f"SEMI JOIN {tables.name('new')} AS n ON {self._same}"
         )
         tables.fresh("before", consolidated(given, self._all))
@@ -84,6 +86,12 @@ class AddedOperator:
     def compact(self) -> None:
         """See `Operator`."""
         self._tables.compact("given", self._all)
+        for each in self._values:
+            each.compact()
+
+    def _near(self) -> str:
+        """Return what was given out for the groups that came, and perhaps for others."""
+        return self._tables.near("given", f"FROM {self._tables.name('new')}", self._keys)
 
     def _changed(self) -> str:
         turned = f"SELECT {self._output}, _w FROM {self._tables.name('turned')}"
@@ -94,44 +102,62 @@ class _Values:
     """The different values that each group had in one column, and those that are new in a round."""
 
     def __init__(
-        self, tables: OperatorTables, call: Call, keys: tuple[str, ...], changes: str, place: int
+        self, tables: OperatorTables, groups: Grouped, argument: str, changes: str, place: int
     ) -> None:
-        assert call.argument is not None, "what is counted each once is a value"
+        """`argument` is the column, of which `groups` have counts and totals."""
         self._tables = tables
-        self._count = TEXT.name(call.name)
-        self._keys = listed(TEXT, keys)
-        self._same_group = same(keys, "x", "d")
+        self._calls = [c for c in groups.calls if c.distinct and c.argument == argument]
+        self._value = value = TEXT.name(argument)
+        self._keys = listed(TEXT, groups.keys)
+        self._by = (*groups.keys, argument)
+        self._same_group = same(groups.keys, "x", "d")
         self._had, self._came, self._fresh = (f"{what}{place}" for what in ("had", "came", "fresh"))
-        value = TEXT.name(call.argument)
         self._pairs = (
             f"SELECT DISTINCT {self._keys}, {value} FROM ({changes}) AS c WHERE {value} IS NOT NULL"
         )
-        had, came = tables.name(self._had), tables.name(self._came)
-        both = same((*keys, call.argument), "h", "c")
-        met = f"SELECT h.* FROM {had} AS h SEMI JOIN {came} AS c ON {both}"
-        self._unmet = f"SELECT c.* FROM {came} AS c ANTI JOIN ({met}) AS h ON {both}"
 
     def start(self) -> None:
         """Make the empty tables."""
-        self._tables.stored(self._had, self._pairs)
+        self._tables.stored(self._had, self._pairs, self._by)
         self._tables.fresh(self._came, self._pairs)
-        self._tables.fresh(self._fresh, self._unmet)
+        self._tables.fresh(self._fresh, f"FROM {self._tables.name(self._came)}")
 
     def step(self) -> None:
         """Find the values that a group did not have before this round."""
         self._tables.fresh(self._came, self._pairs)
+        came = self._tables.name(self._came)
+        had = self._tables.near(self._had, f"FROM {came}", self._by)
+        both = same(self._by, "h", "c")
         # The few that came are looked for among the many that there were, not the other way round.
-        self._tables.fresh(self._fresh, self._unmet)
+        met = f"SELECT h.* FROM {had} AS h SEMI JOIN {came} AS c ON {both}"
+        self._tables.fresh(
+            self._fresh, f"SELECT c.* FROM {came} AS c ANTI JOIN ({met}) AS h ON {both}"
+        )
 
     def counted(self, groups: str) -> str:
-        """Write groups of new facts with the number of their fresh values."""
+        """Write groups of new facts with the number, or the total, of their fresh values."""
         fresh = self._tables.name(self._fresh)
-        counts = f"SELECT {self._keys}, count(*) AS n FROM {fresh} GROUP BY {self._keys}"
-        return (
-            f"SELECT x.* REPLACE (coalesce(d.n, 0) AS {self._count}) FROM ({groups}) AS x "
-            f"LEFT JOIN ({counts}) AS d ON {self._same_group}"
+        made = {f"n{place}": call for place, call in enumerate(self._calls)}
+        counts = ", ".join(f"{self._of_fresh(call)} AS {name}" for name, call in made.items())
+        told = ", ".join(
+            f"{f'coalesce(d.{name}, 0)' if call.function is Function.COUNT else f'd.{name}'} "
+            f"AS {TEXT.name(call.name)}"
+            for name, call in made.items()
         )
+        by_group = f"SELECT {self._keys}, {counts} FROM {fresh} GROUP BY {self._keys}"
+        return (
+            f"SELECT x.* REPLACE ({told}) FROM ({groups}) AS x "
+            f"LEFT JOIN ({by_group}) AS d ON {self._same_group}"
+        )
+
+    def _of_fresh(self, call: Call) -> str:
+        counts = call.function is Function.COUNT
+        return "count(*)" if counts else f"CAST(sum({self._value}) AS {call.type})"
 
     def keep(self) -> None:
         """Bring what there was up to date."""
         self._tables.add(self._had, f"FROM {self._tables.name(self._fresh)}")
+
+    def compact(self) -> None:
+        """See `Operator`; values only come."""
+        self._tables.compact(self._had)

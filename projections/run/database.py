@@ -5,6 +5,7 @@ Moments are kept in it as `TIMESTAMP` without a zone, in UTC. What it holds is d
 
 from __future__ import annotations
 
+import errno
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ MEMORY_BYTES = 256 * 2**20
 ORDER_TYPES = {"_time": "TIMESTAMP", "_seq_hi": "BIGINT", "_seq_lo": "BIGINT"}
 """Of the columns that rows are ordered by."""
 _TOGETHER_BYTES = 8 * 2**20
+_NO_MEMORY = "Out of Memory Error"
 
 
 class Database:
@@ -45,6 +47,8 @@ class Database:
         # Made by DuckDB when memory does not suffice, and removed by it.
         scratch = Path(spill_folder(), f"penstock-regions-{uuid4().hex}")
         self._scratch: Path = scratch if of is None else of._scratch
+        self.beside_bytes: int = 0
+        """What is kept of its rows in files beside it (`sorted_runs`)."""
         self.kept = KeptStatements(self.connection)
         self.views = ArrowViews(self.connection, self.kept)
         self.connection.execute("SET preserve_insertion_order = false")
@@ -62,10 +66,10 @@ class Database:
         self.connection.close()
 
     def held_bytes(self) -> int:
-        """Return what it takes, in memory and on the disk behind it."""
+        """Return what it takes, in memory, on the disk behind it and beside it."""
         taken = "memory_usage_bytes + temporary_storage_bytes"
         found = self.connection.execute(f"SELECT sum({taken}) FROM duckdb_memory()").fetchall()
-        return int(found[0][0] or 0)
+        return int(found[0][0] or 0) + self.beside_bytes
 
     @contextmanager
     def within_memory(self) -> Iterator[None]:
@@ -75,7 +79,9 @@ class Database:
         """
         try:
             yield
-        except duckdb.OutOfMemoryException as error:
+        except (duckdb.OutOfMemoryException, OSError) as error:
+            if isinstance(error, OSError) and error.errno != errno.ENOSPC:
+                raise
             raise TooLarge(
                 f"what the projection keeps between runs, or one run of it, needs more than "
                 f"{self._memory_bytes // 2**20} MB of memory and the disk behind it "
@@ -135,6 +141,16 @@ class Database:
         count = self.kept.execute(text)
         self.views.empty(view)
         return count
+
+
+def next_batch(batches: pa.RecordBatchReader) -> pa.RecordBatch | None:
+    """Return what a query gives next, None behind its end; raises what DuckDB's own errors are."""
+    try:
+        return next(batches, None)
+    except OSError as error:
+        # So come errors of DuckDB from a stream of Arrow.
+        memory = _NO_MEMORY in str(error)
+        raise (duckdb.OutOfMemoryException if memory else duckdb.Error)(str(error)) from error
 
 
 def arrow_type(column: Column) -> pa.DataType:

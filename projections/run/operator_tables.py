@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from projections.run.database import TEXT, Database
+from projections.run.sorted_runs import SortedRuns
 from projections.sql.batch import names
 from projections.sql.decimals import FLOATING
 from projections.sql.shape import ORDER
@@ -13,7 +15,15 @@ from projections.sql.tree import Node
 
 SMALL_ROWS = 20_000
 """So many rows are read over sooner than they are looked through for pairs that cancel out."""
+RUN_ROWS = 100_000
+"""So many rows are looked through; of more those that a round needs are found by their keys."""
 NEGATIVE = "a row is taken back that was never given out"
+_PLAIN = re.compile(
+    r"(BOOLEAN|(TINY|SMALL|BIG)INT|INTEGER|FLOAT|DOUBLE|VARCHAR|BLOB|DATE|TIMESTAMP"
+    r"|DECIMAL\(\d+,\d+\))(\[\])*"
+)
+"""Types of DuckDB that come back from Arrow as they were."""
+_FLOATS = ("FLOAT", "DOUBLE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +71,21 @@ def bag(rows: str, columns: Listed) -> str:
     return f"SELECT {columns} FROM (SELECT {columns}, unnest(range({times})) FROM ({counted}) AS b)"
 
 
+@dataclass(slots=True)
+class _Stored:
+    """A table for all rounds: of which `rows` are in it, others in `runs` where it may have some.
+
+    `added` are those that came since all were `settled`. `keys` are columns by which rows are
+    looked for, with their types.
+    """
+
+    runs: SortedRuns | None
+    keys: dict[str, str]
+    rows: int = 0
+    added: int = 0
+    settled: int = 0
+
+
 class OperatorTables:
     """The tables of one operator, under names with its number."""
 
@@ -68,9 +93,9 @@ class OperatorTables:
         self._database = database
         self._connection = database.connection
         self._number = number
-        self._settled: Counter[str] = Counter()
-        self._added: Counter[str] = Counter()
+        self._stored: dict[str, _Stored] = {}
         self._filled: dict[str, int] = {}
+        self._alike: dict[tuple[str, str], bool] = {}
 
     def name(self, what: str) -> str:
         """Return the name of one of its tables."""
@@ -91,30 +116,78 @@ class OperatorTables:
             kept.execute(f"TRUNCATE {table}")
         self._filled[what] = kept.execute(f"INSERT INTO {table} {query}")
 
-    def stored(self, what: str, query: str) -> None:
-        """Make an empty table for all rounds, in the shape of a query's result."""
-        self._connection.execute(
-            f"CREATE TABLE {self.name(what)} AS SELECT * FROM ({query}) AS q LIMIT 0"
-        )
+    def stored(self, what: str, query: str, keys: Sequence[str] = ()) -> None:
+        """Make an empty table for all rounds, in the shape of a query's result.
+
+        `keys` are the columns by which its rows are looked for; without any all are looked through.
+        """
+        table = self.name(what)
+        self._connection.execute(f"CREATE TABLE {table} AS SELECT * FROM ({query}) AS q LIMIT 0")
+        types = self._types(f"FROM {table}")
+        found = {key: types[key] for key in keys}
+        suits = all(map(_PLAIN.fullmatch, types.values())) and {*_FLOATS}.isdisjoint(found.values())
+        columns, by = (", ".join(map(TEXT.name, each)) for each in (types, found))
+        runs = SortedRuns(self._database, f"near_{table}", columns, by) if keys and suits else None
+        self._stored[what] = _Stored(runs, found)
+
+    def near(self, what: str, rows: str, keys: Sequence[str]) -> str:
+        """Return a relation with the stored rows whose keys are those of some rows, and others.
+
+        `rows` is a query with the `keys`, in the order of those that the table was stored by.
+        """
+        stored, table = self._stored[what], self.name(what)
+        if stored.runs is None or not stored.runs.count:
+            return table
+        listed = ", ".join(map(TEXT.name, keys))
+        if (what, rows) not in self._alike:
+            types = self._types(f"SELECT {listed} FROM ({rows}) AS k")
+            self._alike[what, rows] = [*types.values()] == [*stored.keys.values()]
+        stored.runs.find(f"hash({listed}) FROM ({rows}) AS k", all_rows=not self._alike[what, rows])
+        return f"(FROM {table} UNION ALL {stored.runs.rows})"
 
     def add(self, what: str, rows: str) -> None:
         """Add rows to what is stored."""
-        self._added[what] += self._database.kept.execute(f"INSERT INTO {self.name(what)} {rows}")
+        count = self._database.kept.execute(f"INSERT INTO {self.name(what)} {rows}")
+        self._stored[what].rows += count
+        self._stored[what].added += count
 
-    def compact(self, what: str, columns: Listed) -> None:
+    def compact(self, what: str, columns: Listed | None = None) -> None:
         """Drop rows that came and went, once as many were added as there were.
 
         So what is read over stays in proportion to what there is, and so does the work for that.
+        Rows that only come have no `columns` by which they are told apart. Many are sorted.
         """
-        if self._added[what] <= max(SMALL_ROWS, self._settled[what]):
-            return
+        stored = self._stored[what]
+        runs, rows = stored.runs, f"FROM {self.name(what)}"
+        if columns is not None and stored.added > max(SMALL_ROWS, stored.settled):
+            if runs is not None and (runs.count or stored.rows > RUN_ROWS):
+                runs.settle(rows, lambda each: consolidated(each, columns))
+                self._emptied(what)
+            else:
+                self._settle(what, rows, columns)
+            stored.settled = stored.rows + (runs.count if runs is not None else 0)
+            stored.added = 0
+        elif runs is not None and stored.rows > RUN_ROWS:
+            runs.add(rows, lambda each: each if columns is None else consolidated(each, columns))
+            self._emptied(what)
+
+    def _settle(self, what: str, rows: str, columns: Listed) -> None:
         settled, kept = f"{what}_settled", self._database.kept
-        self.fresh(settled, consolidated(f"FROM {self.name(what)}", columns))
-        kept.execute(f"TRUNCATE {self.name(what)}")
-        kept.execute(f"INSERT INTO {self.name(what)} FROM {self.name(settled)}")
-        self._settled[what] = self._filled[settled]
-        self._added[what] = 0
+        self.fresh(settled, consolidated(rows, columns))
+        self._emptied(what)
+        self._stored[what].rows = kept.execute(
+            f"INSERT INTO {self.name(what)} FROM {self.name(settled)}"
+        )
         self.fresh(settled, f"FROM {self.name(settled)} LIMIT 0")
+
+    def _emptied(self, what: str) -> None:
+        self._database.kept.execute(f"TRUNCATE {self.name(what)}")
+        self._stored[what].rows = 0
+
+    def _types(self, query: str) -> dict[str, str]:
+        """Return DuckDB's types of the columns of a query, by name."""
+        found = self._connection.execute(f"DESCRIBE {query}").fetchall()
+        return {str(row[0]): str(row[1]) for row in found}
 
     def sum(self, what: str) -> int:
         """Return the weights of a table, added up."""

@@ -20,7 +20,7 @@ from projections.run.operator_tables import (
     bag,
     consolidated,
 )
-from projections.run.regions import region_of
+from projections.run.regions import keys_of, region_of, same
 from projections.sql.batch import over_rows
 from projections.sql.join_text import join_condition, joined
 from projections.sql.shape import END, NOTHING_ENDED
@@ -73,17 +73,22 @@ class RecomputedOperator:
         self._output = all_columns(node)
         self._query = over_rows(node, TEXT)
         self.changes = self._tables.name("changed")
-        self._region = region_of(node, self._tables.name("came"), self._tables.name("given"))
+        self._keys = keys_of(node)
+        # What was given out for the keys that came: there is one region for each of them at least.
+        self._given = self._tables.name("given_near" if self._keys else "given")
+        self._region = region_of(node, self._tables.name("came"), self._given)
         self.rows_went = True
         """Whether a row of the input may have been taken back, in this round or before."""
 
     def start(self) -> None:
         """See `Operator`."""
-        self._tables.stored("rows", consolidated(self._input_changes, self._input))
+        changes = consolidated(self._input_changes, self._input)
+        self._tables.stored("rows", changes, self._keys)
         result = self._query(f"SELECT {self._input} FROM {self._tables.name('rows')}")
         weighed = f"SELECT {self._output}, CAST(1 AS BIGINT) AS _w FROM ({result}) AS q"
-        self._tables.stored("given", weighed)
-        self._tables.fresh("changed", f"FROM {self._tables.name('given')}")
+        self._tables.stored("given", weighed, self._keys)
+        for what in ("changed", "given_near"):
+            self._tables.fresh(what, f"FROM {self._tables.name('given')}")
 
     def step(self) -> None:
         """See `Operator`."""
@@ -95,15 +100,26 @@ class RecomputedOperator:
         if tables.empty("came"):
             tables.fresh("changed", f"FROM {tables.name('given')} LIMIT 0")
             return
+        if self._keys:
+            same_keys = same(self._keys, "g", "c")
+            tables.fresh(
+                "given_near",
+                f"SELECT g.* FROM {self._near('given')} AS g "
+                f"SEMI JOIN {tables.name('came')} AS c ON {same_keys}",
+            )
         tables.fresh("region", region.rows)
         now = self._touched(f"SELECT *, 1 AS _w FROM ({self._query(self._need())}) AS q")
         before = f"SELECT * REPLACE (-_w AS _w) FROM ({self._before()}) AS g"
         tables.fresh("changed", consolidated(f"{now} UNION ALL {before}", self._output))
 
+    def _near(self, what: str) -> str:
+        """Return the stored rows of the keys that came, and perhaps others."""
+        return self._tables.near(what, f"FROM {self._tables.name('came')}", self._keys)
+
     def _need(self) -> str:
         """Write the input's rows, as they are now, that the region is computed from."""
         stored = (
-            f"SELECT x.* FROM {self._tables.name('rows')} x "
+            f"SELECT x.* FROM {self._near('rows')} x "
             f"SEMI JOIN {self._tables.name('region')} r ON {self._region.need}"
         )
         rows = f"{stored} UNION ALL FROM {self._tables.name('came')}"
@@ -112,7 +128,7 @@ class RecomputedOperator:
 
     def _before(self) -> str:
         """Write what was given out for the region: as remembered, never computed again."""
-        return self._touched(f"FROM {self._tables.name('given')}")
+        return self._touched(f"FROM {self._given}")
 
     def _touched(self, results: str) -> str:
         region = self._tables.name("region")
@@ -130,8 +146,7 @@ class RecomputedOperator:
 
     def compact(self) -> None:
         """See `Operator`."""
-        if self.rows_went:
-            self._tables.compact("rows", self._input)
+        self._tables.compact("rows", self._input if self.rows_went else None)
         self._tables.compact("given", self._output)
 
 
@@ -184,8 +199,7 @@ class FinalOperator:
         self._tables.fresh("waiting", f"FROM {self._tables.name('held')} WHERE {rest}")
 
     def compact(self) -> None:
-        """See `Operator`."""
-        self._tables.compact("waiting", self._columns)
+        """See `Operator`: each round leaves what waits, and no more."""
 
 
 class JoinOperator:
@@ -216,7 +230,8 @@ class JoinOperator:
     def start(self) -> None:
         """See `Operator`."""
         for side, changes in self._sides.items():
-            self._tables.stored(side, consolidated(changes, self._columns[side]))
+            keys = [pair[side == "right"] for pair in self._node.pairs]
+            self._tables.stored(side, consolidated(changes, self._columns[side]), keys)
         empty = self._joined(*map(self._tables.name, ("left", "right")))
         self._tables.fresh("changed", f"SELECT {self._output}, _w FROM ({empty}) AS q LIMIT 0")
 
@@ -286,7 +301,9 @@ class JoinOperator:
             own = self._keys["left" if each.startswith("left") else "right"]
             named = ", ".join(f"{key} AS k{i}" for i, key in enumerate(own))
             keys.append(f"SELECT {named} FROM {tables.name(each)}")
+        named_keys = [f"k{i}" for i, _ in enumerate(self._keys[side])]
         equal = " AND ".join(f"x.{key} = k.k{i}" for i, key in enumerate(self._keys[side]))
         near = f"({' UNION ALL '.join(keys)}) AS k"
-        rows = f"SELECT x.* FROM {tables.name(side)} x SEMI JOIN {near} ON {equal}"
+        stored = tables.near(side, " UNION ALL ".join(keys), named_keys)
+        rows = f"SELECT x.* FROM {stored} x SEMI JOIN {near} ON {equal}"
         tables.fresh(what, consolidated(rows, self._columns[side]))

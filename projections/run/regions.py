@@ -57,6 +57,11 @@ def region_of(node: Recomputed, changes: str, given: str) -> Region:
             assert_never(node)
 
 
+def keys_of(node: Recomputed) -> tuple[str, ...]:
+    """Return the columns of which rows of other values change nothing of a row's results."""
+    return node.partition if isinstance(node, Over | Match) else node.keys
+
+
 def same(names: Sequence[str], one: str, other: str) -> str:
     """Write that two relations have the same values, NULL included, in some columns."""
     parts = (

@@ -23,7 +23,14 @@ from lake.layout import Lake
 from lake.ranges import Range, actions_within
 from lake.tables import Tables
 from pipeline.typed.columns import EPOCH, LATE
-from projections.run.database import ORDER_TYPES, TEXT, Database, arrow_schema, types_of
+from projections.run.database import (
+    ORDER_TYPES,
+    TEXT,
+    Database,
+    arrow_schema,
+    next_batch,
+    types_of,
+)
 from projections.run.duckdb_functions import register_called
 from projections.run.input_rows import DELETED, input_tables, table_at, table_of
 from projections.run.key_runs import all_sql, stored_columns
@@ -40,7 +47,6 @@ _VECTOR_ROWS = 2_048
 """What DuckDB computes at once. Rows may be long: whatever more it gave is in memory as well."""
 _PART_ROWS, _PART_BYTES = 65_536, 8 * 2**20
 """So many rows are handed on together at least, or so much of them."""
-_NO_MEMORY = "Out of Memory Error"
 _VALID = {"valid_from": "TIMESTAMP", "valid_to": "TIMESTAMP", DELETED: "BOOLEAN"}
 """Columns that say when a version of a history holds."""
 
@@ -216,7 +222,7 @@ def _next_of(batches: pa.RecordBatchReader, schema: pa.Schema) -> pa.Table | Non
     held: list[pa.RecordBatch] = []
     count = size = 0
     while count < _PART_ROWS and size < _PART_BYTES:
-        if (batch := _batch_of(batches)) is None:
+        if (batch := next_batch(batches)) is None:
             break
         held.append(batch)
         count, size = count + batch.num_rows, size + batch.nbytes
@@ -225,12 +231,3 @@ def _next_of(batches: pa.RecordBatchReader, schema: pa.Schema) -> pa.Table | Non
     except pa.ArrowInvalid as error:
         # A value that the column's type does not hold: Spark is to say what becomes of it.
         raise BeyondThisProcess(f"a value has no room in its column: {error}") from error
-
-
-def _batch_of(batches: pa.RecordBatchReader) -> pa.RecordBatch | None:
-    try:
-        return next(batches, None)
-    except OSError as error:
-        # So come errors of DuckDB from a stream of Arrow.
-        memory = _NO_MEMORY in str(error)
-        raise (duckdb.OutOfMemoryException if memory else duckdb.Error)(str(error)) from error

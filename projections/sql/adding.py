@@ -1,11 +1,11 @@
 """Groups that are brought up to date by adding new facts to the rows that were given out.
 
-A count, an exact sum, the least and the greatest value, and the newest one, of all facts follow
-from that of the facts so far and that of the new ones: facts only ever come. The table's row is
-what is known of the facts so far, and the commit that has it has the epoch up to which it is so:
-there is no other state. What a row does not show (the total and the count of an average, a sum
-inside of an expression, what a sum of doubles was rounded from) stands in hidden columns of the
-table beside it.
+A count, an exact sum, the least and the greatest value, what is chosen by these, and the newest
+one, of all facts follow from that of the facts so far and that of the new ones: facts only ever
+come. The table's row is what is known of the facts so far, and the commit that has it has the epoch
+up to which it is so: there is no other state. What a row does not show (the total and the count of
+an average, a sum inside of an expression, what a sum of doubles was rounded from, which row was
+chosen) stands in hidden columns of the table beside it.
 
 Groups that HAVING leaves out have no row to add to, and of values that are counted each once a row
 does not tell which there were: these are kept by an operator with state. Where a version that facts
@@ -20,7 +20,17 @@ from functools import lru_cache
 
 from sqlglot import exp
 
-from projections.sql.batch import called, listed, mapped, names, newest_place, plain, whole
+from projections.sql.batch import (
+    called,
+    extreme,
+    listed,
+    mapped,
+    names,
+    newest_place,
+    plain,
+    whole,
+)
+from projections.sql.catalog import Column
 from projections.sql.decimals import DECIMAL, FLOATING, INTEGERS
 from projections.sql.dialect import Dialect
 from projections.sql.expressions import unwrapped
@@ -53,6 +63,8 @@ _MOST_SUMMED = 28
 """A sum of decimals of no more digits has room for all of them."""
 _TOLD_APART = (*INTEGERS, "STRING", "BOOLEAN", "DATE", "TIMESTAMP")
 """Types whose values are one where they are equal."""
+_ORDER_TYPES = ("TIMESTAMP", "BIGINT", "BIGINT")
+_CHOOSES = (Function.MAX_BY, Function.MIN_BY)
 _AGAIN = {
     Function.COUNT: Function.SUM,
     Function.SUM: Function.SUM,
@@ -82,31 +94,58 @@ class Average:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A value that is chosen by another one, and the calls that tell of which row it is.
+
+    `by` is that row's value that it was chosen by, `places` are its columns of `ORDER`.
+    """
+
+    call: Call
+    by: Call
+    places: tuple[Call, ...]
+
+    def made_one(self, dialect: Dialect) -> Iterator[tuple[str, str]]:
+        """Yield each of its calls' names and the result of those of several parts."""
+        name, kind = dialect.name(self.call.name), self.by.type
+        call = replace(self.call, by=Column(name=self.by.name, type=kind))
+        order = [dialect.name(each.name) for each in self.places]
+        for each in (self.call, *self.places):
+            yield each.name, extreme(call, name, dialect, dialect.name(each.name), order)
+        yield self.by.name, _again(self.by, dialect)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KnownOfGroups:
     """All that has to be known of groups to add facts to them.
 
-    `groups` has a call for each of it. `held` are those whose results two parts make one of,
-    `averages` what follows from them.
+    `groups` has a call for each of it. `held` are those whose results two parts make one of, those
+    of `choices` among them, `averages` what follows from them.
     """
 
     groups: Grouped
     held: tuple[Call, ...]
     averages: tuple[Average, ...]
-
-    @property
-    def counted(self) -> tuple[Call, ...]:
-        """Return the counts of different values: of facts those that were not there before."""
-        return tuple(call for call in self.held if call.distinct)
+    choices: tuple[Choice, ...]
 
     @property
     def of_facts(self) -> Grouped:
         """Return the groups that give what is held of some facts."""
         return _wide(replace(self.groups, calls=self.held))
 
+    @property
+    def told_apart(self) -> tuple[str, ...]:
+        """Return the columns of facts of which each value counts once, if it was not there yet."""
+        arguments = (call.argument for call in self.of_facts.calls if call.distinct)
+        return tuple(dict.fromkeys(each for each in arguments if each is not None))
+
     def made_one(self, rows: str, dialect: Dialect) -> str:
         """Write the groups, from rows with what is held of some parts of each, and their places."""
         keys = listed(dialect, self.groups.keys)
-        results = [f"{_again(call, dialect)} AS {dialect.name(call.name)}" for call in self.held]
+        chosen = dict(pair for each in self.choices for pair in each.made_one(dialect))
+        results = [
+            f"{chosen.get(call.name) or _again(call, dialect)} AS {dialect.name(call.name)}"
+            for call in self.held
+        ]
         for each in self.averages:
             results.append(f"{_rounded(each, dialect)} AS {dialect.name(each.call.name)}")
         results += newest_place(dialect)
@@ -169,9 +208,12 @@ def known_of(groups: Grouped) -> KnownOfGroups | None:
         average, below = _averaged(call, number, below)
         averages.append(average)
     parts = [each for average in averages for each in (average.total, average.count) if each]
+    chosen = (call for call in groups.calls if call.function in _CHOOSES)
+    choices = tuple(_choice(call, number) for number, call in enumerate(chosen))
+    parts += [part for each in choices for part in (each.by, *each.places)]
     held = [*(call for call in groups.calls if not _rounds(call)), *parts]
     groups = replace(groups, input=below, calls=(*groups.calls, *parts))
-    return KnownOfGroups(groups=groups, held=tuple(held), averages=tuple(averages))
+    return KnownOfGroups(groups=groups, held=tuple(held), averages=tuple(averages), choices=choices)
 
 
 def known_of_facts(groups: Grouped) -> KnownOfGroups | None:
@@ -264,19 +306,38 @@ def _keys(tree: Newest, results: Map, groups: Grouped) -> Iterator[tuple[str, st
 def _adds(call: Call) -> bool:
     if call.function is Function.COUNT:
         return not call.distinct or call.kind in _TOLD_APART
-    if call.function not in (*_AGAIN, Function.AVG) or call.distinct:
-        return False
+    if call.function in _CHOOSES:
+        by = "" if call.by is None else call.by.type
+        return not call.distinct and plain(call.kind) and plain(by)
     if call.function not in (Function.SUM, Function.AVG):
-        return plain(call.kind)
+        return call.function in _AGAIN and not call.distinct and plain(call.kind)
     size = DECIMAL.fullmatch(call.kind)
-    small = size is not None and int(size[1]) <= _MOST_SUMMED
-    return small or call.kind in (*INTEGERS, *FLOATING)
+    exact = call.kind in INTEGERS or (size is not None and int(size[1]) <= _MOST_SUMMED)
+    return exact or (call.kind in FLOATING and not call.distinct)
 
 
 def _rounds(call: Call) -> bool:
     """Say whether more has to be known than a result shows."""
     doubles = call.function is Function.SUM and call.kind in FLOATING
     return doubles or call.function is Function.AVG
+
+
+def _choice(call: Call, number: int) -> Choice:
+    """Return a chosen value with what tells of which row it is."""
+    assert call.by is not None, "it is chosen by something"
+    function = Function.MAX if call.function is Function.MAX_BY else Function.MIN
+    by = Call(
+        name=f"__by{number}",
+        function=function,
+        argument=call.by.name,
+        kind=call.by.type,
+        type=call.by.type,
+    )
+    places = (
+        replace(call, name=f"__place{number}{name}", argument=name, kind=kind, type=kind)
+        for name, kind in zip(ORDER, _ORDER_TYPES, strict=True)
+    )
+    return Choice(call=call, by=by, places=tuple(places))
 
 
 def _averaged(call: Call, number: int, below: Node) -> tuple[Average, Node]:
@@ -291,6 +352,9 @@ def _averaged(call: Call, number: int, below: Node) -> tuple[Average, Node]:
     if kind in INTEGERS:
         argument, kind = f"__whole{number}", _TOTAL
         below = _beside(below, argument, call.argument)
+    if call.distinct:
+        # One set of the values that there were suffices for both.
+        count = replace(count, argument=argument, kind=kind)
     size = DECIMAL.fullmatch(kind)
     assert size is not None, "whole numbers and decimals alone are added"
     total = Call(
@@ -299,6 +363,7 @@ def _averaged(call: Call, number: int, below: Node) -> tuple[Average, Node]:
         argument=argument,
         kind=kind,
         type=f"DECIMAL({int(size[1]) + 10},{size[2]})",
+        distinct=call.distinct,
     )
     return Average(call=call, total=total, count=count), below
 

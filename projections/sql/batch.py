@@ -60,20 +60,26 @@ def newest_place(dialect: Dialect) -> list[str]:
     return [f"{dialect.of_greatest_row(name, ORDER)} AS {name}" for name in ORDER]
 
 
-def _extreme(call: Call, value: str, dialect: Dialect) -> str:
+def extreme(
+    call: Call,
+    value: str,
+    dialect: Dialect,
+    given: str | None = None,
+    order: Sequence[str] = ORDER,
+) -> str:
     """Write the value, NULL included, of the row where `by` is greatest or least.
 
-    Of several such rows the newest, or for the least one the oldest, counts. One without `by` is
-    none of them.
+    Of several such rows the newest, or for the least one the oldest, counts, by `order`. One
+    without `by` is none of them. `given` is what is written of the row in place of the value.
     """
     assert call.by is not None, "it is chosen by something"
     by, kind = dialect.name(call.by.name), call.by.type
     # There are two zeros, which compare as equal.
     first = f"{by} + CAST(0 AS {kind})" if kind in FLOATING else by
     more = [f"{value} IS NOT NULL", *dialect.apart(value, call.kind)]
-    place = f"CASE WHEN {by} IS NOT NULL THEN {dialect.row([first, *ORDER, *more])} END"
+    place = f"CASE WHEN {by} IS NOT NULL THEN {dialect.row([first, *order, *more])} END"
     greatest = call.function is Function.MAX_BY
-    return (dialect.of_greatest if greatest else dialect.of_least)(value, place)
+    return (dialect.of_greatest if greatest else dialect.of_least)(given or value, place)
 
 
 _OF_ONE_ROW = (Function.NTH_VALUE, Function.LAG, Function.LEAD)
@@ -105,7 +111,7 @@ def called(call: Call, dialect: Dialect, over: str = "") -> str:
         case function if function in ORDERED:
             return dialect.ordered(call, value, over)
         case Function.MAX_BY | Function.MIN_BY:
-            return _extreme(call, value, dialect)
+            return extreme(call, value, dialect)
         case Function.ROW_NUMBER | Function.RANK | Function.DENSE_RANK:
             return dialect.rank(f"{call.function}(){over}")
         case Function.NTILE:

@@ -307,16 +307,13 @@ def _own(node: Node) -> Iterator[StateBound]:
                 inputs=_inputs(node),
                 columns=known.groups.columns,
             )
-            for call in known.counted:
+            facts = known.of_facts.input.columns
+            for argument in known.told_apart:
                 yield StateBound(
                     operator=_CALLED[Grouped],
                     rows="the values that it counts each once",
                     inputs=_inputs(node),
-                    columns=tuple(
-                        each
-                        for each in node.input.columns
-                        if each.name in (*node.keys, call.argument)
-                    ),
+                    columns=tuple(c for c in facts if c.name in (*node.keys, argument)),
                 )
         case Grouped() | Sessions() | Over() | Match() | Newest():
             for rows, kept in (("its input", node.input), ("what it gave out", node)):

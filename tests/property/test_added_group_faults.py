@@ -46,9 +46,13 @@ def test_what_was_given_out_has_to_be_taken_back(
     assert not all(holds(name, seed) for seed in SEEDS)
 
 
-def test_values_that_are_not_kept_are_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["groups", "totals of values that count once"])
+def test_values_that_are_not_kept_are_counted_twice(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert all(holds(name, seed) for seed in SEEDS)
     monkeypatch.setattr(added_groups._Values, "keep", lambda self: None)
-    assert not all(holds("groups", seed) for seed in SEEDS)
+    assert not all(holds(name, seed) for seed in SEEDS)
 
 
 def test_totals_that_were_rounded_on_the_way_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +92,12 @@ def test_no_row_of_the_input_is_kept() -> None:
 
 @pytest.mark.parametrize(
     ("select", "more"),
-    [("COUNT(DISTINCT flight) AS x", ""), ("COUNT(*) AS x", "HAVING x > 1")],
+    [
+        ("COUNT(DISTINCT flight) AS x", ""),
+        ("SUM(DISTINCT delay) AS x", ""),
+        ("AVG(DISTINCT delay) AS x", ""),
+        ("COUNT(*) AS x", "HAVING x > 1"),
+    ],
 )
 def test_groups_of_one_step_that_rows_do_not_tell_have_state(select: str, more: str) -> None:
     text = f"SELECT carrier, {select} {FROM} GROUP BY carrier {more}"

@@ -54,7 +54,15 @@ DISTANCES = (
     "SELECT carrier, SUM(distance) AS far, AVG(distance) AS mean, SUM(distance) * 2 AS twice, "
     f"AVG(CASE WHEN delay > 1 THEN distance END) AS late {FROM} GROUP BY carrier"
 )
-ADDED = [TOTALS, DISTANCES, *(CASES[n].statement for n in ("tumble", "cumulate", "plain group"))]
+CHOSEN = (
+    "CREATE PROJECTION chosen WITH (key = 'carrier') AS SELECT carrier, COUNT(*) AS n, "
+    "MAX_BY(flight, delay) AS worst, MIN_BY(delay, distance) AS near, "
+    "MAX_BY(distance, distance * 0) AS last, "
+    "MIN_BY(flight, occurred_at) FILTER (WHERE delay > 1) AS first, MAX(delay) AS most "
+    f"{FROM} GROUP BY carrier"
+)
+FURTHER = ("tumble", "cumulate", "plain group")
+ADDED = [TOTALS, DISTANCES, CHOSEN, *(CASES[name].statement for name in FURTHER)]
 LOOKED_UP = CASES["as of, windowed"]
 
 
@@ -153,6 +161,17 @@ def test_what_cannot_be_added_to_is_computed_anew(small: DuckEngine) -> None:
         text = f"SELECT carrier, {select} {FROM} GROUP BY carrier"
         made = planned(f"CREATE PROJECTION p WITH (key = 'carrier') AS {text}")
         assert (made.adding, made.cost) == (None, TOUCHED_KEYS)
+
+
+def test_another_row_that_is_chosen_by_the_same_value_is_seen(
+    small: DuckEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert all(holds(small, CHOSEN, crowd(seed)) for seed in SEEDS)
+    extreme = adding.extreme
+    monkeypatch.setattr(adding, "extreme", lambda *given: extreme(*given[:-1], order=()))
+    adding.added_sql.cache_clear()
+    assert not all(holds(small, CHOSEN, crowd(seed)) for seed in SEEDS)
+    adding.added_sql.cache_clear()
 
 
 def test_a_row_that_has_an_epoch_already_does_not_get_it_twice(small: DuckEngine) -> None:

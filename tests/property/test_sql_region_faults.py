@@ -12,15 +12,17 @@ from kernel.errors import ContractViolation
 from projections.run import matcher, operator_tables, operators
 from projections.run.operators import JoinOperator, RecomputedOperator
 from projections.run.regions import Recomputed, Region, region_of
+from projections.run.sorted_runs import SortedRuns
 from projections.sql.duckdb_text import DuckText
 from projections.sql.tree import Call, Function
+from tests.support.oracles.choice_projections import CHOSEN
 from tests.support.oracles.pattern_projections import PATTERNS
 from tests.support.oracles.range_projections import RANGES
 from tests.support.oracles.region_projections import CASES as REGIONS
 from tests.support.oracles.region_world import Kept, tree_of
 from tests.support.oracles.sql_world import Fact, Reading, Row, World, canonical
 
-CASES = {**REGIONS, **PATTERNS, **RANGES}
+CASES = {**REGIONS, **PATTERNS, **RANGES, **CHOSEN}
 BY_REGION = (
     "hopping, then by window",
     "sessions",
@@ -212,3 +214,18 @@ def test_what_was_given_out_is_taken_back_as_it_was(
     monkeypatch.setattr(RecomputedOperator, "_before", computed_anew)
     with pytest.raises(_BROKEN):
         list(kept(name, 5))
+
+
+@pytest.mark.parametrize("name", ["sessions", "over rows", "two streams", "groups"])
+def test_rows_that_are_not_found_by_their_keys_are_missed(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operator_tables, "RUN_ROWS", 4)
+    assert all(holds(name, seed) for seed in SEEDS)
+    find = SortedRuns.find
+
+    def nothing(self: SortedRuns, keys: str, *, all_rows: bool) -> None:
+        find(self, f"{keys} LIMIT 0", all_rows=all_rows)
+
+    monkeypatch.setattr(SortedRuns, "find", nothing)
+    assert not all(holds(name, seed) for seed in SEEDS)

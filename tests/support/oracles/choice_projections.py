@@ -35,6 +35,24 @@ def _least(facts: Sequence[Fact]) -> Fact | None:
     return min(known, key=lambda f: (f.delay or 0, f.time, f.position), default=None)
 
 
+def _each_once(world: World) -> list[Row]:
+    rows: list[Row] = []
+    for origin, facts in _by_origin(world).items():
+        delays = {f.delay for f in facts if f.delay is not None}
+        most = _most(facts)
+        rows.append(
+            {
+                "origin": origin,
+                "total": sum(delays) if delays else None,
+                "mean": sum(delays) / len(delays) if delays else None,
+                "n": len(delays),
+                "flights": len({f.flight for f in facts}),
+                "worst": None if most is None else most.flight,
+            }
+        )
+    return rows
+
+
 def _commonest(values: Iterable[int | None]) -> int | None:
     counts = Counter(value for value in values if value is not None)
     return min(counts, key=lambda value: (-counts[value], value), default=None)
@@ -129,6 +147,15 @@ def _ranked(world: World) -> list[Row]:
 
 _OVER = "OVER (PARTITION BY origin ORDER BY delay NULLS FIRST"
 CHOSEN = {
+    "totals of values that count once": _case(
+        "each_once",
+        "origin",
+        "SELECT origin, SUM(DISTINCT delay) AS total, AVG(DISTINCT delay) AS mean, "
+        "COUNT(DISTINCT delay) AS n, COUNT(DISTINCT flight) AS flights, "
+        f"MAX_BY(flight, delay) AS worst FROM (SELECT origin, flight, delay {FROM}) x "
+        "GROUP BY origin",
+        _each_once,
+    ),
     "chosen rows": _case(
         "chosen",
         "origin",

@@ -1,0 +1,158 @@
+"""Rows of an operator that are many: sorted by a hash of their keys, in files beside its database.
+
+A round needs the rows of few keys, and DuckDB would look at every row there is for them: what a
+round costs would grow with history. Here the places of a hash are found by halving, and only pages
+of the files on which such rows lie are read.
+
+A run is written once, and never changed: rows that came are a run of their own, and runs of about
+one size are made one. So of n rows there are about log(n) runs, and each row is written as often.
+A file has no name: it ends with the process, whatever ends that, and with its last reader.
+"""
+
+from __future__ import annotations
+
+import mmap
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lake.spill_folders import spill_folder
+from projections.run.database import Database, next_batch
+
+MOST_RUNS = 8
+"""So many runs of about one size are made one."""
+BATCH_ROWS = 122_880
+"""So many rows of a run are written, and looked through, together."""
+_HASH = "__hash"
+_Hashes = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Rows of a run that lie together, in the order of their hashes."""
+
+    rows: pa.RecordBatch
+    hashes: _Hashes
+
+    def near(self, sought: _Hashes) -> pa.RecordBatch | None:
+        """Return the rows that have one of some hashes, which are in order; None for none."""
+        first, last = np.searchsorted(sought, self.hashes[[0, -1]])
+        own = sought[first : last + 1]
+        begins = np.searchsorted(self.hashes, own, "left")
+        counts = np.searchsorted(self.hashes, own, "right") - begins
+        total = int(counts.sum())
+        if not total:
+            return None
+        # Of each hash its rows lie one behind the other, from where it begins.
+        before = np.cumsum(counts) - counts
+        places = np.repeat(begins - before, counts) + np.arange(total)
+        return self.rows.take(pa.array(places))
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Rows that were sorted together, how many these are and how much their file takes."""
+
+    parts: Sequence[_Part]
+    rows: int
+    size_bytes: int
+
+
+class SortedRuns:
+    """The runs of one table, which give their rows as a view of its database. For one thread."""
+
+    def __init__(self, database: Database, view: str, columns: str, keys: str) -> None:
+        """`columns` are all those of the rows, `keys` those that they are found by, as SQL."""
+        self._database = database
+        self._view = view
+        self._columns = columns
+        self._keys = keys
+        self._runs: list[_Run] = []
+
+    @property
+    def rows(self) -> str:
+        """The query for the rows that were found last."""
+        return f"SELECT {self._columns} FROM {self._view}"
+
+    @property
+    def count(self) -> int:
+        """How many rows there are in all runs."""
+        return sum(run.rows for run in self._runs)
+
+    def add(self, rows: str, settled: Callable[[str], str]) -> None:
+        """Make a run of the rows of a query.
+
+        `settled` writes which of several rows are left, where some came and went.
+        """
+        self._runs += self._written(rows)
+        self._found([])
+        while self._crowded():
+            self._put_together(self._runs[-MOST_RUNS:], self.rows, settled)
+
+    def settle(self, rows: str, settled: Callable[[str], str]) -> None:
+        """Make one run of all, and of the rows of a query."""
+        both = f"{rows} UNION ALL {self.rows}" if self._runs else rows
+        self._put_together([*self._runs], both, settled)
+
+    def find(self, keys: str, *, all_rows: bool) -> None:
+        """Have the view give the rows whose keys a query gives, and perhaps some others.
+
+        `all_rows`: what it gives are values of other types, so that hashes tell nothing.
+        """
+        if all_rows:
+            self._found(part.rows for run in self._runs for part in run.parts)
+            return
+        hashes = self._database.kept.rows(f"SELECT DISTINCT {keys}")
+        sought = np.sort(hashes.column(0).to_numpy())
+        near = (part.near(sought) for run in self._runs for part in run.parts)
+        self._found(rows for rows in near if rows is not None)
+
+    def _crowded(self) -> bool:
+        """Say whether the last runs are many, and none of them is of another size."""
+        last = self._runs[-MOST_RUNS:]
+        return len(last) == MOST_RUNS and last[0].rows < MOST_RUNS * last[-1].rows
+
+    def _put_together(self, runs: Sequence[_Run], rows: str, settled: Callable[[str], str]) -> None:
+        """Make one run of the last ones, which `rows` reads from the view."""
+        if runs:
+            self._found(part.rows for run in runs for part in run.parts)
+        made = self._written(settled(rows))
+        self._found([])
+        self._database.beside_bytes -= sum(run.size_bytes for run in runs)
+        self._runs[len(self._runs) - len(runs) :] = made
+
+    def _found(self, rows: Iterable[pa.RecordBatch]) -> None:
+        """Have the view give rows."""
+        if not self._runs:
+            return
+        shape = self._runs[0].parts[0].rows.schema
+        self._database.views.put(self._view, pa.Table.from_batches([*rows], shape))
+
+    def _written(self, rows: str) -> list[_Run]:
+        """Return the run of the rows of a query; none where it gives none."""
+        text = (
+            f"SELECT {self._columns}, hash({self._keys}) AS {_HASH} FROM ({rows}) AS r "
+            f"ORDER BY {_HASH}"
+        )
+        with tempfile.TemporaryFile(dir=spill_folder()) as file:
+            reader = self._database.connection.sql(text).to_arrow_reader(BATCH_ROWS)
+            with pa.ipc.new_file(file, reader.schema) as writer:
+                while (batch := next_batch(reader)) is not None:
+                    writer.write_batch(batch)
+            file.flush()
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        stored = pa.ipc.open_file(pa.py_buffer(mapped))
+        batches = [stored.get_batch(place) for place in range(stored.num_record_batches)]
+        parts = [
+            _Part(batch.drop_columns([_HASH]), batch.column(_HASH).to_numpy())
+            for batch in batches
+            if batch.num_rows
+        ]
+        if not parts:
+            return []
+        self._database.beside_bytes += len(mapped)
+        return [_Run(parts, sum(part.rows.num_rows for part in parts), len(mapped))]
