@@ -14,6 +14,7 @@ from cdc.database import Connection, Row, split_table
 from cdc.key_checks import identity_check, key_checks, set_identity
 from cdc.name_checks import name_checks, twin_checks
 from cdc.options import TableOptions
+from cdc.row_policies import ACTIVE, HIDE_ROWS
 from cdc.stream_columns import bars_full, generated_checks
 from kernel.errors import NotFound
 from schemas.pg_types import SourceColumn, refusal
@@ -32,7 +33,7 @@ LISTED_IDENTITY = "REPLICA IDENTITY DEFAULT, where excluded columns stay in the 
 MAY_BE_VEILED = "columns that may be excluded, masked or hashed"
 PUBLISHABLE = "ownership, or a publication that covers it"
 HASH_CHARACTERS = 64
-_FOUND = """
+_FOUND = f"""
 SELECT c.relkind, c.relpersistence,
        -- By the weakest of its partitions: each of them writes its own rows.
        CASE WHEN c.relkind = 'p' THEN (
@@ -47,7 +48,7 @@ SELECT c.relkind, c.relpersistence,
           WHERE c.relkind = 'p' AND p.isleaf
             AND (l.relpersistence <> 'p' OR l.relkind <> 'r')
           ORDER BY l.oid LIMIT 3) AS dry,
-       row_security_active(c.oid) AS hides,
+       {ACTIVE} AS policed, {HIDE_ROWS} AS hides,
        pg_get_userbyid(c.relowner) AS owner, current_user AS role,
        has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT') AS may,
        pg_has_role(c.relowner, 'USAGE') AS owns,
@@ -131,6 +132,7 @@ def _table(
     if not ordinary.ok:
         return
     yield from _rights(subject, schema, name, found, published)
+    yield from _policies(subject, found, published, copied)
     barred = bars_full(connection, found)
     yield identity_check(connection, subject, f"{schema}.{name}", found, key, barred=barred)
     if found["deferrable"]:
@@ -164,16 +166,6 @@ def _rights(subject: str, schema: str, name: str, found: Row, published: bool) -
         fix=None if found["may"] else _grants(schema, name, found["role"]),
         repair=None if found["may"] else _grants(schema, name, found["role"]),
     )
-    if found["hides"]:
-        # The stream has all rows: one that is captured goes on, and is neither copied nor compared.
-        yield Check(
-            subject=subject,
-            required="rows that no row-level policy hides",
-            found=f"row-level policies hide rows from {found['role']}",
-            ok=False,
-            advice=published,
-            fix=f"As a superuser: ALTER ROLE {quoted(found['role'])} BYPASSRLS",
-        )
     yield Check(
         subject=subject,
         required=PUBLISHABLE,
@@ -184,6 +176,23 @@ def _rights(subject: str, schema: str, name: str, found: Row, published: bool) -
         else f"--fix-as DSN of {found['owner']} or of a superuser, who then publishes it for"
         f" {found['role']}",
     )
+
+
+def _policies(subject: str, found: Row, published: bool, copied: bool) -> Iterator[Check]:
+    """Check that what is read of a table are all of its rows."""
+    if found["hides"] or (found["policed"] and not copied):
+        said = f"row-level policies hide rows from {found['role']}"
+        if not found["hides"]:
+            said = f"row-level policies apply to {found['role']}: the connector copies under none"
+        # The stream has all rows: one that is captured goes on, and is neither copied nor compared.
+        yield Check(
+            subject=subject,
+            required="rows that no row-level policy hides",
+            found=said,
+            ok=False,
+            advice=published,
+            fix=f"As a superuser: ALTER ROLE {quoted(found['role'])} BYPASSRLS",
+        )
 
 
 def _grants(schema: str, name: str, role: object) -> str:

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -28,7 +27,7 @@ from kernel.errors import (
     Unavailable,
     UnknownType,
 )
-from schemas.compatibility import Level, complaints_at
+from schemas.compatibility import Level, complaints_at, is_same
 from schemas.inference import widened
 from schemas.json_codec import JsonCodec
 from schemas.records import NewEvent, RecordedEvent
@@ -183,11 +182,14 @@ class Intake:
         return found
 
     async def all_latest(self, wanted: Callable[[str], bool]) -> list[RegisteredSchema]:
-        """Return the newest version of each subject that is wanted."""
+        """Return the newest version of each subject that is wanted, of those that can be read."""
 
         def gather() -> list[RegisteredSchema]:
-            subjects: Iterable[str] = filter(wanted, self._registry.subjects())
-            found = (self._registry.latest(subject) for subject in subjects)
+            found = []
+            for subject in filter(wanted, self._registry.subjects()):
+                # One that refers to what is gone, or to another language, is somebody else's.
+                with contextlib.suppress(NotFound, SchemaViolation):
+                    found.append(self._registry.latest(subject))
             return [latest for latest in found if latest is not None]
 
         return await asyncio.to_thread(gather)
@@ -263,7 +265,7 @@ class Intake:
     async def _write_with(self, subject: str, schema_id: int, schema_json: str) -> None:
         JsonCodec(schema_json)
         known = await self._cache.schema(schema_id)
-        if known is not None and json.loads(known) != json.loads(schema_json):
+        if known is not None and not is_same(known, schema_json):
             # Events under this id would be read by the other one.
             raise Misconfigured(
                 f"the registry has the schema of {subject} under id {schema_id}, and the store has "

@@ -49,6 +49,16 @@ from enum import Enum
 from typing import ClassVar
 
 _RUST_STACK = re.compile(r"\n\s+0: ")
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_FULL = re.compile("|".join(map(os.strerror, _NO_ROOM)))
+_DISK_FULL = "53100"
+"""The SQLSTATE of PostgreSQL."""
+_TELL_OF_FILES = frozenset({"OSError", "IOException", "DeltaError", "ComputeError"})
+"""Errors that tell of files, by the names that Python, DuckDB, deltalake and Polars give them."""
+_TELL_OF_THROWN = frozenset({"PySparkException", "Py4JJavaError"})
+_THROWN_FOR_ROOM = re.compile(
+    rf"(?m)(?:^|: )(?:[\w.]+\.)?(?:IOException|OSError): .*(?:{_FULL.pattern})"
+)
 
 
 class Retry(Enum):
@@ -319,15 +329,21 @@ def without_stack(error: BaseException) -> str:
 def is_no_room(error: BaseException) -> bool:
     """Say whether a disk that is full is what an error tells, or what caused it.
 
-    Libraries below say so in words alone.
+    The words alone do not say so: a value that does not fit is quoted in an error, too.
     """
-    if isinstance(error, StorageFull):
+    if isinstance(error, StorageFull) or getattr(error, "sqlstate", None) == _DISK_FULL:
         return True
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return True
-    if any(os.strerror(number) in str(error) for number in (errno.ENOSPC, errno.EDQUOT)):
-        return True
-    return error.__cause__ is not None and is_no_room(error.__cause__)
+    number = error.errno if isinstance(error, OSError) else None
+    found = number in _NO_ROOM if number is not None else _says_no_room(error)
+    return found or (error.__cause__ is not None and is_no_room(error.__cause__))
+
+
+def _says_no_room(error: BaseException) -> bool:
+    """Read what libraries say in words alone: Rust's, DuckDB's, and Spark of what was thrown."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    if names & _TELL_OF_FILES:
+        return _FULL.search(str(error)) is not None
+    return bool(names & _TELL_OF_THROWN) and _THROWN_FOR_ROOM.search(str(error)) is not None
 
 
 def exit_code(error: BaseException) -> int:

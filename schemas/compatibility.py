@@ -52,6 +52,31 @@ def parse(schema_json: str) -> Any:
         raise _no_schema(f"{error}") from error
 
 
+def is_same(one: str, other: str) -> bool:
+    """Say whether two texts are one schema but for documentation, blanks, the order of attributes
+    and the spelling of types: which text a registry keeps under an id makes no difference then.
+
+    Raises `SchemaViolation` when one of them is not an Avro schema.
+    """
+    return _undocumented(parse(one)) == _undocumented(parse(other))
+
+
+def _undocumented(schema: Any) -> Any:
+    match schema:
+        case list():
+            return [_undocumented(branch) for branch in schema]
+        case dict():
+            inner = ("type", "items", "values", "fields")
+            kept = {
+                name: _undocumented(value) if name in inner else value
+                for name, value in schema.items()
+                if name != "doc"
+            }
+            return kept["type"] if kept.keys() == {"type"} else kept
+        case _:
+            return schema
+
+
 def _no_schema(why: str) -> SchemaViolation:
     example = '{"type": "record", "name": "Placed", "fields": [{"name": "item", "type": "string"}]}'
     return SchemaViolation(f"not an Avro schema: {why}", remedy=f"Write a record, as {example}")

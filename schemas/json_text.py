@@ -8,13 +8,14 @@ object              dict; a key that occurs twice is refused
 from __future__ import annotations
 
 import json
+from codecs import BOM_UTF8
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 import orjson
 
 from kernel.errors import InvalidRequest
-from schemas.json_values import shown
+from schemas.json_values import EXACT_REMEDY, shown
 
 _BLANKS: Final = b" \t\r\n"
 _MANY_DIGITS: Final = b"0" * 16
@@ -23,6 +24,8 @@ _TINY: Final = b"0e-000"
 _KEY_ENDS: Final = b'":'
 _SPELLED: Final = b"u0022", b"u003a", b"u003A"
 """A quotation mark and a colon, spelled as numbers."""
+_BEYOND: Final = "number is infinity"
+"""What orjson says of `1e400`, which is a number of JSON."""
 _64_BITS: Final = range(-(2**63), 2**64)
 
 
@@ -41,13 +44,27 @@ def parse(text: bytes) -> Any:
 
     orjson rounds long numbers and keeps the last of two equal keys, in a tenth of the time that the
     standard library takes. So it reads what holds neither; the look beforehand may only err
-    towards care. Raises `orjson.JSONDecodeError` for what is no JSON, `InvalidRequest` for a key
-    that occurs twice and for a number that nothing can hold.
+    towards care. A byte order mark in front, as some writers put it, says nothing (RFC 8259, 8.1).
+    Raises `orjson.JSONDecodeError` for what is no JSON, `InvalidRequest` for a key that occurs
+    twice and for a number that nothing can hold.
     """
-    document = orjson.loads(text)
+    text = text.removeprefix(BOM_UTF8)
+    try:
+        document = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        if error.msg.startswith(_BEYOND):
+            raise _beyond_doubles(error) from None
+        raise
     seen = text.translate(_KINDS, _BLANKS)
     careful = _MANY_DIGITS in seen or _TINY in seen or _may_repeat_keys(text, seen, document)
     return _parsed_exactly(text) if careful else document
+
+
+def _beyond_doubles(error: orjson.JSONDecodeError) -> InvalidRequest:
+    return InvalidRequest(
+        f"$: line {error.lineno} column {error.colno}: the number is beyond what a double holds",
+        remedy=f"{EXACT_REMEDY[:1].upper()}{EXACT_REMEDY[1:]}.",
+    )
 
 
 def parse_at(place: str, text: str | bytes) -> Any:

@@ -115,7 +115,7 @@ class ConfluentRegistry:
                     f"the registry at {self.url} has no schema with id {schema_id}",
                     remedy="Check that registry.url names the registry that wrote these records.",
                 )
-            language = str(answer.get("schemaType") or _AVRO)
+            language = _language(answer)
             if language != _AVRO:
                 _FOREIGN[(self.url, schema_id)] = language
                 raise _not_avro(schema_id, language)
@@ -158,11 +158,15 @@ class ConfluentRegistry:
             version=int(found["version"]),
             schema=self._whole(found),
         )
-        _SCHEMAS[(self.url, registered.id)] = registered.schema
+        if _language(found) == _AVRO:
+            _SCHEMAS[(self.url, registered.id)] = registered.schema
         return registered
 
     def _whole(self, answer: Any) -> str:
-        """Return the text of a schema, with the types of other subjects that it refers to."""
+        """Return the text of a schema; of Avro, with the types of others that it refers to."""
+        text = str(answer["schema"])
+        if _language(answer) != _AVRO:
+            return text
         others = []
         for each in answer.get("references") or ():
             found = self._version(str(each["subject"]), str(each["version"]))
@@ -172,7 +176,6 @@ class ConfluentRegistry:
                     f" {each['subject']}, to which a schema refers"
                 )
             others.append(found.schema)
-        text = str(answer["schema"])
         try:
             return with_types(text, others) if others else text
         except ValueError as error:
@@ -280,6 +283,10 @@ def _confluent(url: str, api_path: str) -> ConfluentRegistry:
 def _against_all(versions: tuple[RegisteredSchema, ...], schema_json: str) -> list[str]:
     earlier = [(version.version, version.schema) for version in versions]
     return complaints_at(Level.BACKWARD_TRANSITIVE, earlier, schema_json)
+
+
+def _language(answer: Any) -> str:
+    return str(answer.get("schemaType") or _AVRO)
 
 
 def _not_avro(schema_id: int, language: str) -> SchemaViolation:

@@ -8,17 +8,24 @@ as the last thing it gets, should it read on within a short grace, and it resume
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from dataclasses import dataclass
 from typing import Any, cast
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 
 from service.head_requests import takes_head
 from service.http import Scope
 from service.problems import CONTENT_TYPE, HttpRefusal, refusal
 
 _EXTENSION = "penstock.connection"
+_WITHOUT_CHUNKS = "penstock.without_chunks"
 _GRACE_S = 5.0
 _UPGRADING = (b"upgrade", b"http2-settings")
 
@@ -145,7 +152,12 @@ class WatchedProtocol(HttpToolsProtocol):
             if not self.url.startswith((b"/", b"*")):
                 self._take_host_of_target()
             super().on_headers_complete()
-            self._endless |= not takes_head(cast(Scope, self.scope)["path"])
+            scope = cast(Scope, self.scope)
+            self._endless |= not takes_head(scope["path"])
+            if self.parser.get_http_version() == "1.0":
+                # Nor does it know an answer before the answer (RFC 9110, 10.1.1).
+                self.cycle.waiting_for_100_continue = False
+                scope["extensions"][_WITHOUT_CHUNKS] = self.cycle
         self._in_head = False
         self._head_bytes = self._packet_bytes = 0
 
@@ -234,10 +246,18 @@ class WatchedProtocol(HttpToolsProtocol):
             self._slow = self.loop.call_later(self.limits.slow_s, self._check_slow)
         elif self.polite and not self.evicted:
             self.evicted = True
-            self._slow = self.loop.call_later(_GRACE_S, self.transport.abort)
+            self._slow = self.loop.call_later(_GRACE_S, self.break_off)
             self.flow.resume_writing()
         else:
-            self.transport.abort()
+            self.break_off()
+
+    def break_off(self) -> None:
+        """End the connection amid an answer; that of HTTP/1.0 is reset: closed, it looks whole."""
+        opened = self.transport.get_extra_info("socket")
+        if opened is not None and cycle_without_chunks(cast(Scope, self.scope)) is not None:
+            linger = struct.pack("ii", 1, 0)
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        self.transport.abort()
 
     def _check_idle(self) -> None:
         now = self.loop.time()
@@ -362,3 +382,9 @@ def connection_of(scope: Scope) -> WatchedProtocol | None:
     """Return the connection that a request came by; None under another server."""
     connection = scope.get("extensions", {}).get(_EXTENSION)
     return connection if isinstance(connection, WatchedProtocol) else None
+
+
+def cycle_without_chunks(scope: Scope) -> RequestResponseCycle | None:
+    """Return how a request is answered whose client reads no chunks; None where it reads them."""
+    cycle = scope.get("extensions", {}).get(_WITHOUT_CHUNKS)
+    return cycle if isinstance(cycle, RequestResponseCycle) else None

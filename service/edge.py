@@ -18,10 +18,13 @@ from service.appends import (
     append_to_streams,
 )
 from service.cloudevents_reads import answer_cloud_events, wants_cloud_events
+from service.connections import connection_of, cycle_without_chunks
 from service.head_requests import head_alone, takes_head
-from service.http import Answer, Receive, Scope, Send, problem_answer, respond
+from service.http import Answer, Receive, Scope, Send, header, problem_answer, respond
+from service.preconditions import matching, refuse_preconditions
 from service.problems import problem_of
 from service.runtime import Runtime
+from service.unbounded_answers import until_close
 
 _log = logging.getLogger("penstock.service")
 
@@ -47,6 +50,9 @@ class Edge:
             await self._inner(scope, receive, send)
             return
         started = False
+        cycle = cycle_without_chunks(scope)
+        if cycle is not None:
+            send = until_close(cycle, send)
 
         async def watched(message: MutableMapping[str, Any]) -> None:
             nonlocal started
@@ -61,6 +67,9 @@ class Edge:
         except Exception as error:
             answer = self.answer_to(error, scope)
             if started:
+                connection = connection_of(scope)
+                if cycle is not None and connection is not None:
+                    connection.break_off()
                 raise
             await respond(send, answer.status, answer.body, answer.headers)
 
@@ -83,6 +92,10 @@ class Edge:
                 return
         if scope["method"] == "HEAD" and takes_head(scope["path"]):
             scope, send = {**scope, "method": "GET"}, head_alone(send)
+        if scope["method"] == "GET" and (tags := header(scope, b"if-match")) is not None:
+            if not takes_head(scope["path"]):
+                refuse_preconditions({b"if-match": b""}, "What is sent has no state: leave it out.")
+            send = matching(tags, send, lambda error: self.answer_to(error, scope))
         if wants_cloud_events(scope):
             await answer_cloud_events(self._inner, self.runtime, scope, receive, send)
             return

@@ -261,7 +261,9 @@ def completed(document: dict[str, Any]) -> dict[str, Any]:
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             answers = ANSWERS.get(f"{method} {path}", Answers(good={}))
-            operation["responses"] = _responses(answers)
+            # With `If-Match` any state that is read may be another one.
+            also = ("412",) if method == "get" else ()
+            operation["responses"] = _responses(answers, also)
             for media in operation.get("requestBody", {}).get("content", {}).values():
                 _lift(media["schema"], components["schemas"])
             for parameter in operation.get("parameters", []):
@@ -288,7 +290,7 @@ def _lift(shape: Shape, components: dict[str, Shape]) -> None:
                 continue
 
 
-def _responses(answers: Answers) -> dict[str, Any]:
+def _responses(answers: Answers, also: tuple[str, ...]) -> dict[str, Any]:
     headers = {name: {"schema": {"type": "string"}} for name in answers.headers}
     responses: dict[str, Any] = {
         status: {
@@ -298,7 +300,7 @@ def _responses(answers: Answers) -> dict[str, Any]:
         }
         for status, media in answers.good.items()
     }
-    for status in sorted({*_ALWAYS, *answers.problems} - responses.keys()):
+    for status in sorted({*_ALWAYS, *also, *answers.problems} - responses.keys()):
         responses[status] = {
             "description": _PROBLEMS[status],
             "content": {CONTENT_TYPE: {"schema": ref("Problem")}},

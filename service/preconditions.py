@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from typing import Any
 
 from eventstore.store import Expected
 from kernel.errors import InvalidRequest, VersionConflict
 from kernel.positions import Version
+from schemas.json_values import shown
+from service.http import Answer, Send, respond
 from service.problems import HttpRefusal, problem_of, refusal
 
 _ETAG = re.compile(rb'"(0|[1-9]\d{0,17})"')
 _TAGS = re.compile(r'(?:W/)?"([^"]*)"')
+_MARKED = re.compile(r'(W/)?("[^"]*")')
 
 
 def is_held(etag: str, if_none_match: Sequence[str]) -> bool:
@@ -22,6 +26,37 @@ def is_held(etag: str, if_none_match: Sequence[str]) -> bool:
     return any(
         header.strip() == "*" or etag.strip('"') in _TAGS.findall(header)
         for header in if_none_match
+    )
+
+
+def matching(if_match: str, send: Send, told: Callable[[Exception], Answer]) -> Send:
+    """Return what sends an answer whose ETag is one of those that a reader asks for with `If-Match`
+    (RFC 9110, 13.1.1: a weak one equals none), and 412, `told`, in place of any other answer.
+    """
+    refused = False
+
+    async def sent(message: MutableMapping[str, Any]) -> None:
+        nonlocal refused
+        if message["type"] == "http.response.start" and message["status"] < 400:
+            etag = dict(message.get("headers", ())).get(b"etag", b"").decode()
+            strong = [tag for weak, tag in _MARKED.findall(if_match) if not weak]
+            refused = if_match.strip() != "*" and etag not in strong
+            if refused:
+                answer = told(_other_state(if_match, etag))
+                await respond(send, answer.status, answer.body, answer.headers)
+        if not refused:
+            await send(message)
+
+    return sent
+
+
+def _other_state(if_match: str, etag: str) -> HttpRefusal:
+    return refusal(
+        412,
+        "version-conflict",
+        "It is in another state",
+        f"If-Match asks for {shown(if_match)}, and its ETag is {etag or 'none'}",
+        "Read without If-Match; to be told of a new state alone, send If-None-Match.",
     )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from psycopg import sql
 
 from cdc.database import Connection, Row, split_table
+from cdc.row_policies import heed_policies
 from kernel.errors import NotFound
 from schemas.key_ranges import (
     WHOLE,
@@ -50,6 +51,7 @@ def plan_chunks(
 
     A table has one chunk when it is small, and when no index serves its key. Raises `NotFound`.
     """
+    heed_policies(connection, table)
     size = _size(connection, table)
     wanted = min(MOST_CHUNKS, size["bytes"] // chunk_bytes + 1)
     if wanted > 1 and key and any(True for _ in _indexes(connection, table, key)):

@@ -18,6 +18,7 @@ from cdc.database import Connection, split_table
 from cdc.masking import hand_salt, select_list
 from cdc.options import PLAIN, TableOptions
 from cdc.ranges import where
+from cdc.row_policies import heed_policies
 from cdc.snapshot.chunks import from_clause
 from cdc.snapshot.slot import adopt
 from kernel.errors import Conflict, SchemaViolation
@@ -75,6 +76,7 @@ def read(
     `SchemaViolation` for bytes that are no UTF-8 (a database in SQL_ASCII).
     """
     _refuse_rewritten(connection, table)
+    heed_policies(connection, table)
     hand_salt(connection, options, salt)
     names = [column.name for column in columns]
     called = [column.lake_name for column in columns]

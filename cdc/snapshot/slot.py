@@ -59,7 +59,7 @@ def exported_snapshot(dsn: str, *, timeout_s: float = 30.0) -> Iterator[Exported
 def adopt(connection: Connection, name: str) -> None:
     """Begin a read-only transaction in an exported snapshot; it ends with the connection's own."""
     _never_time_out(connection)
-    # A policy that hides rows from this role is an error, not a smaller table.
+    # A policy that hides rows from this role is an error, not a smaller table (`heed_policies`).
     connection.execute("SET row_security = off")
     connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
     connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(name)))

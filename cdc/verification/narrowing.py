@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from cdc.database import Connection
+from cdc.row_policies import heed_policies
 from cdc.verification.reports import (
     DIFFERS,
     DOUBLED,
@@ -37,6 +38,8 @@ class Narrowing:
     """Finds the keys that differ in a range, a bounded number at a time."""
 
     def __init__(self, connection: Connection, table: SourceTable, rows: LakeRows) -> None:
+        # Other tables were looked at in this transaction since this one was.
+        heed_policies(connection, table.name)
         self._connection = connection
         self._table = table
         self._rows = rows

@@ -20,6 +20,7 @@ from cdc.columns import columns_of
 from cdc.database import Connection, split_table
 from cdc.masking import hand_salt, select_list
 from cdc.options import PLAIN, TableOptions
+from cdc.row_policies import heed_policies
 from cdc.snapshot.chunks import from_clause
 from cdc.verify import md5_of, recoded
 from kernel.errors import InvalidRequest
@@ -112,6 +113,7 @@ def describe(
     salt: str = "",
 ) -> SourceTable:
     """Look at a table's columns. Raises `NotFound`, `InvalidRequest` for a key without a text."""
+    heed_policies(connection, table)
     columns = columns_of(connection, table)
     compared: list[SourceColumn] = []
     left_out: list[tuple[str, str]] = []
@@ -162,6 +164,7 @@ def count_up_to(
     connection: Connection, table: str, area: KeyRange, key: Sequence[KeyColumn], most: int
 ) -> int:
     """Count the rows of a range; `most` + 1 stands for any more than `most`."""
+    heed_policies(connection, table)
     row = connection.execute(
         sql.SQL("SELECT count(*) AS n FROM (SELECT FROM {} WHERE {} LIMIT {}) found").format(
             from_clause(connection, table), ranges.where(area, key), sql.Literal(most + 1)

@@ -211,6 +211,14 @@ def test_broken_json_is_a_bad_request(shared: httpx.Client, body: bytes) -> None
     problem(shared.post("/v1/schemas", content=body, headers=JSON), 400, "malformed-body")
 
 
+def test_a_number_beyond_doubles_is_a_bad_value(shared: httpx.Client, stream: str) -> None:
+    body = b'{"events": [{"type": "placed", "data": {"n": 1e400}}]}'
+    answer = shared.post(f"/v1/streams/{stream}", content=body, headers=JSON)
+    document = problem(answer, 422, "invalid-request")
+    assert document["detail"].startswith("$: line 1 column 46: the number is beyond")
+    assert "send it as text" in document["remedy"].lower()
+
+
 def test_a_large_body_is_refused_with_the_remedy(shared: httpx.Client, stream: str) -> None:
     path = f"/v1/streams/{stream}"
     large = json.dumps({"events": [event({"text": "x" * 30_000})]}).encode()

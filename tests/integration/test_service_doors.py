@@ -19,7 +19,7 @@ from apps.settings import load
 from penstock_client import Penstock
 from service.access import Access
 from service.connections import ClientLimits
-from tests.support.services.http import ServiceProcess, service_in_thread
+from tests.support.services.http import ServiceProcess, exchanged, service_in_thread
 from tests.support.store.postgres import Cluster, database
 
 EVENT = {"events": [{"type": "placed", "data": {"total": 1}}]}
@@ -60,17 +60,6 @@ def head(http: httpx.Client) -> int:
 
 def refusal(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["type"]
-
-
-def exchanged(http: httpx.Client, *pieces: bytes) -> bytes:
-    """Send bytes and read until the service closes."""
-    with socket.create_connection(("127.0.0.1", http.base_url.port), timeout=20) as client:
-        for piece in pieces:
-            client.sendall(piece)
-        received = bytearray()
-        while part := client.recv(65_536):
-            received += part
-    return bytes(received)
 
 
 def test_the_list_of_intake_routes_is_whole(http: httpx.Client) -> None:

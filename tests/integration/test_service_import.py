@@ -92,6 +92,12 @@ def test_a_file_may_have_a_line_twice(http: httpx.Client) -> None:
     assert other.json()["lines"] == 1
 
 
+def test_a_file_may_begin_with_a_byte_order_mark(http: httpx.Client) -> None:
+    answer = send(http, iter([b"\xef\xbb\xbf" + line(0).replace(b"\n", b"\r\n"), line(1)]))
+    assert (answer.status_code, answer.json()["appended"]) == (200, 2)
+    assert [event["data"]["number"] for event in stored(http)] == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("bad", "status", "kind"),
     [

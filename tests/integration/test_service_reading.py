@@ -13,9 +13,10 @@ import psycopg
 import pytest
 
 from eventstore.postgres.reading import LOOK
+from service import reads
 from service.connections import ClientLimits
 from service.ndjson import PAGE
-from tests.support.services.http import service_in_thread
+from tests.support.services.http import exchanged, service_in_thread
 from tests.support.store.postgres import Cluster, database
 
 LINES = {"accept": "application/x-ndjson"}
@@ -311,3 +312,61 @@ def test_what_a_policy_hides_is_not_taken_for_unmoved(http: httpx.Client, accept
         again = http.get(place, headers=asked)
         assert (again.status_code, again.headers["etag"]) == (200, '"2"')
         assert again.text.count('"recorded_at"') == shown, policy
+
+
+@pytest.mark.parametrize("accept", ["application/json", "application/x-ndjson"])
+def test_a_reader_who_asks_for_a_state_gets_no_other_one(http: httpx.Client, accept: str) -> None:
+    place = "/v1/streams/order-matched"
+    post(http, "order-matched", [placed(1), placed(2)])
+    for asked, status in (
+        *(('"1"', 200), ('"7", "1"', 200), ("*", 200)),
+        *(('"0"', 412), ('W/"1"', 412), ('W/"0", "7"', 412), ("1", 412)),
+    ):
+        headers = {"accept": accept, "if-match": asked}
+        assert http.head(place, headers=headers).status_code == status, asked
+        answer = http.get(place, headers=headers)
+        assert answer.status_code == status, asked
+        if status == 412:
+            assert '"1"' in refused(answer, 412, "version-conflict")
+    both = {"if-match": '"0"', "if-none-match": '"1"'}
+    refused(http.get(place, headers=both), 412, "version-conflict")
+    refused(http.get("/v1/streams/order-none", headers={"if-match": "*"}), 404, "not-found")
+    refused(http.get("/v1/events", headers={"if-match": '"1"'}), 412, "version-conflict")
+    feed = http.get("/v1/events/subscribe", headers={"if-match": "*"})
+    assert "If-Match" in refused(feed, 422, "invalid-request")
+
+
+def test_clients_without_chunks_read_until_the_connection_ends(http: httpx.Client) -> None:
+    post(http, "order-old", [placed(n) for n in range(PAGE + 5)])
+    whole = http.get("/v1/streams/order-old", headers=LINES)
+    assert whole.headers["transfer-encoding"] == "chunked"
+    for version, asked in ((b"1.0", b""), (b"1.0", b"Connection: keep-alive\r\n")):
+        ask = b"GET /v1/streams/order-old HTTP/%b\r\nAccept: application/x-ndjson\r\n%b\r\n"
+        head, _, body = exchanged(http, ask % (version, asked)).partition(b"\r\n\r\n")
+        assert b"transfer-encoding" not in head.lower()
+        assert head.startswith(b"HTTP/1.1 200 ")
+        assert body == whole.content
+    short = exchanged(http, b"GET /v1/streams/order-none HTTP/1.0\r\n\r\n")
+    assert short.startswith(b"HTTP/1.1 404 ")
+    assert b"content-length: " in short
+    asks = b"POST /v1/events/query HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 13\r\n"
+    asked = exchanged(http, asks + b"Content-Type: application/json\r\n\r\n" + b'{"query": []}')
+    assert asked.startswith((b"HTTP/1.1 2", b"HTTP/1.1 4")), asked
+
+
+def test_what_breaks_off_does_not_look_whole_to_them(
+    http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    post(http, "order-broken", [placed(n) for n in range(PAGE + 5)])
+    render = reads.lines_of
+    pages = iter((True, False))
+
+    async def once(*given: Any) -> bytes:
+        if next(pages):
+            return await render(*given)
+        raise RuntimeError("broken off")
+
+    monkeypatch.setattr(reads, "lines_of", once)
+    ask = b"GET /v1/streams/order-broken HTTP/1.0\r\nAccept: application/x-ndjson\r\n\r\n"
+    with pytest.raises(ConnectionResetError):
+        exchanged(http, ask)

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from kernel.errors import Unavailable
+from kernel.errors import NotFound, Unavailable
 from schemas.registry import MemoryRegistry, RegisteredSchema
 from tests.support.services.http import service_in_thread
 from tests.support.store.postgres import Cluster, database
@@ -158,9 +158,11 @@ class SharedRegistry(MemoryRegistry):
     """Has a schema of somebody else's, who writes no Avro."""
 
     def subjects(self) -> tuple[str, ...]:
-        return (*super().subjects(), "acme.Order")
+        return (*super().subjects(), "acme.Order", "acme.Lost")
 
     def latest(self, subject: str) -> RegisteredSchema | None:
+        if subject == "acme.Lost":
+            raise NotFound("no version 1 of acme.Gone, to which a schema refers")
         if subject != "acme.Order":
             return super().latest(subject)
         return RegisteredSchema(subject=subject, id=999, version=1, schema="message Order {}")

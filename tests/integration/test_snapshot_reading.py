@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 
 import psycopg
@@ -10,9 +11,11 @@ import pyarrow as pa
 import pytest
 
 from cdc.database import connected
+from cdc.options import TableOptions
 from cdc.snapshot.chunks import chunk_condition, plan_chunks
 from cdc.snapshot.copying import copied_columns, prepare, read, set_up
 from cdc.snapshot.slot import adopt, exported_snapshot
+from cdc.table_checks import table_checks
 from cdc.verification.comparison import at_one_lsn
 from cdc.verification.source_rows import count, describe
 from kernel.errors import Conflict, Misconfigured, Unavailable
@@ -223,3 +226,60 @@ def test_p8_a_policy_that_hides_rows_is_an_error(postgres_dsn: str) -> None:
         at_one_lsn(dsn, timeout_s=30) as (connection, _),
     ):
         count(connection, describe(connection, "public.t", ("id",)))
+
+
+POLICIES = {
+    "CREATE POLICY every ON t USING (true)": 2,
+    "CREATE POLICY every ON t FOR SELECT TO reading USING (true)": 2,
+    "CREATE POLICY every ON t USING (true); CREATE POLICY ones ON t USING (id = 1)": 2,
+    "CREATE POLICY every ON t USING (true);"
+    " CREATE POLICY ones ON t AS RESTRICTIVE FOR DELETE USING (id = 1)": 2,
+    "CREATE POLICY every ON t USING (true); CREATE POLICY no ON t AS RESTRICTIVE USING (true)": 2,
+    "CREATE POLICY every ON t USING (true);"
+    " CREATE POLICY ones ON t AS RESTRICTIVE USING (id = 1)": None,
+    "CREATE POLICY every ON t FOR UPDATE USING (true)": None,
+    "CREATE POLICY every ON t TO postgres USING (true)": None,
+    "CREATE POLICY every ON t FOR INSERT WITH CHECK (true)": None,
+    "SELECT": None,
+}
+
+
+@pytest.mark.parametrize(("policies", "rows"), POLICIES.items())
+def test_a_policy_that_hides_no_rows_is_none(
+    postgres_dsn: str, policies: str, rows: int | None
+) -> None:
+    run(
+        postgres_dsn,
+        "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)",
+        f"ALTER TABLE t ENABLE ROW LEVEL SECURITY; {policies}",
+        "DO $$ BEGIN CREATE ROLE reading REPLICATION LOGIN;"
+        " EXCEPTION WHEN duplicate_object THEN NULL; END $$",
+        "GRANT SELECT ON t TO reading",
+    )
+    dsn = postgres_dsn.replace("postgres@", "reading@")
+    with connected(dsn) as connection:
+        for copied in (True, False):
+            found = table_checks(
+                connection, "public.t", key=(), options=TableOptions(), copied=copied
+            )
+            lacks = {each.found for each in found if "row-level policy" in each.required}
+            assert lacks == (
+                {"row-level policies hide rows from reading"}
+                if rows is None
+                else set()
+                if copied
+                else {"row-level policies apply to reading: the connector copies under none"}
+            )
+
+    def told() -> AbstractContextManager[object]:
+        if rows is not None:
+            return nullcontext()
+        return pytest.raises(Misconfigured, match="row-level security")
+
+    with exported_snapshot(dsn) as exported, told():
+        assert len(read_all(dsn, exported.name, "public.t")) == rows
+    with told(), at_one_lsn(dsn, timeout_s=30) as (connection, _):
+        assert count(connection, describe(connection, "public.t", ("id",))) == rows
+        # It keeps them as they are while it looks.
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            run(postgres_dsn, "SET lock_timeout = 50", "DROP POLICY every ON t")

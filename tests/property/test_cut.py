@@ -144,13 +144,20 @@ def test_rows_of_a_snapshot_count_as_those_of_their_table() -> None:
     cut = Cut()
     for table, rows in (("a", 3), ("b", 5)):
         for _ in range(rows):
-            cut.snapshot_row(table, lsn=5, epoch=1)
+            cut.snapshot_row(table, lsn=5, epoch=1, size=10)
         cut.snapshot_end(table, rows)
     cut.snapshot_end(None, 0)
-    cut.row("t1", "a", epoch=1)
+    cut.row("t1", "a", epoch=1, size=7)
     cut.end("t1", 20, {"a": 1})
+    kept = cut.to_json()
     advance = cut.advance()
     assert (advance.snapshot, advance.most_rows, advance.rows) == (True, 5, 9)
+    assert advance.most_bytes == 50
+    assert Cut.from_json(kept).advance() == advance
+    # Manifests of before bytes of a snapshot were counted.
+    kept["snapshot"] = [5, 1, {"a": 3, "b": 5}]
+    before = Cut.from_json(kept).advance()
+    assert (before.rows, before.most_bytes) == (9, 7)
 
 
 def test_bytes_of_a_snapshot_count_as_those_of_their_table_over_a_restart() -> None:

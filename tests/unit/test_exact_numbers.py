@@ -91,6 +91,23 @@ def test_what_would_not_come_back_is_refused_with_its_place(type_: object, text:
     assert caught.value.fields["path"] == "$.v"
 
 
+@pytest.mark.parametrize("number", ["1e400", "-1e400", "1E+309", "1e99999999999999999999"])
+def test_a_number_beyond_doubles_is_json_that_is_refused(number: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"line 2 column 2: .* beyond what a double holds"):
+        json_text.parse(b'{"v":\n %b}' % number.encode())
+    for broken in (f"[{number}", f"[nonsense, {number}]", f"[{number}]]"):
+        with pytest.raises((orjson.JSONDecodeError, InvalidRequest)):
+            json_text.parse(broken.encode())
+
+
+def test_a_byte_order_mark_says_nothing() -> None:
+    mark = b"\xef\xbb\xbf"
+    assert json_text.parse(mark + b'{"v": 9007199254740993}') == {"v": 9007199254740993}
+    for broken in (mark, mark + mark + b"{}", b"{}" + mark):
+        with pytest.raises(orjson.JSONDecodeError):
+            json_text.parse(broken)
+
+
 @given(st.floats(allow_nan=False, allow_infinity=False), st.integers(16, 20))
 def test_every_double_is_taken_however_many_digits_it_is_written_with(
     number: float, digits: int

@@ -11,6 +11,7 @@ import pytest
 from eventstore.codecs import Codecs
 from eventstore.intake import Intake
 from kernel.errors import Conflict, Incompatible, InvalidRequest, Misconfigured
+from schemas.compatibility import is_same
 from schemas.records import NewEvent
 from schemas.registry import MemoryRegistry
 from schemas.registry_refill import MOST_LOST, agreed, refill
@@ -95,3 +96,34 @@ def test_no_event_is_written_by_a_schema_that_the_store_knows_as_another_one() -
         return told.value
 
     assert "penstock store restore-registry" in asyncio.run(encoded()).remedy
+
+
+class _OneIdPerShape(MemoryRegistry):
+    """A registry that looks for a schema by its canonical form, as registries may."""
+
+    def register(self, subject: str, schema_json: str) -> int:
+        known = (text for text in self._schemas.values() if is_same(text, schema_json))
+        return super().register(subject, next(known, schema_json))
+
+
+def test_documentation_of_a_type_is_no_other_schema() -> None:
+    fields: list[dict[str, object]] = [
+        {"name": "a", "type": "long", "doc": "how many", "default": 0}
+    ]
+    own = {"type": "record", "name": "Placed", "namespace": "shop", "fields": fields}
+    respelled = {"default": 0, "type": {"type": "long"}, "name": "a"}
+    more = {"doc": "An order.", "fields": [respelled], "type": "record", "name": "shop.Placed"}
+    other = {**own, "fields": [{"name": "a", "type": "long", "default": 1}]}
+
+    async def tried() -> None:
+        registry, cache = _OneIdPerShape(), MemorySchemaCache()
+        intake = Intake(registry, cache, "strict", Codecs())
+        first, new = await intake.add("order.placed", json.dumps(own))
+        assert new
+        again, new = await intake.add("order.placed", json.dumps(more, indent=2))
+        assert (again.id, new) == (first.id, False)
+        (told,) = await intake.encode("order", [event("placed", {})])
+        assert told.schema_id == first.id
+        assert (await intake.add("order.placed", json.dumps(other)))[1], "its default is written"
+
+    asyncio.run(tried())

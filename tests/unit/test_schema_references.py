@@ -108,3 +108,21 @@ def test_a_schema_of_another_language_is_named(kept: ConfluentRegistry) -> None:
         for _ in range(2):
             with pytest.raises(SchemaViolation, match=f"of {language}, not Avro.*{read}"):
                 kept.schema(9)
+
+
+def test_the_newest_of_another_language_is_shown_and_never_taken_for_avro(
+    kept: ConfluentRegistry,
+) -> None:
+    text = 'import "nowhere.proto"; message Order {}'
+    told = {"subject": "acme.Order", "version": 1, "id": 9, "schemaType": "PROTOBUF"}
+    told |= {"schema": text, "references": [{"name": "n", "subject": "nowhere", "version": 1}]}
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(404 if "nowhere" in request.url.path else 200, json=told)
+
+    registry._CLIENTS[URL] = httpx.Client(base_url=URL, transport=httpx.MockTransport(answer))
+    newest = kept.latest("acme.Order")
+    assert newest is not None
+    assert newest.schema == text
+    with pytest.raises(SchemaViolation, match="of PROTOBUF, not Avro"):
+        kept.schema(9)

@@ -49,6 +49,17 @@ def free_port() -> int:
         return port
 
 
+def exchanged(http: httpx.Client, *pieces: bytes) -> bytes:
+    """Send bytes and read until the service closes."""
+    with socket.create_connection(("127.0.0.1", http.base_url.port), timeout=20) as client:
+        for piece in pieces:
+            client.sendall(piece)
+        received = bytearray()
+        while part := client.recv(65_536):
+            received += part
+    return bytes(received)
+
+
 @contextmanager
 def service_in_thread(
     dsn: str, *, registry: SchemaRegistry | None = None, **options: object
