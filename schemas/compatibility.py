@@ -58,7 +58,7 @@ def is_same(one: str, other: str) -> bool:
 
     Raises `SchemaViolation` when one of them is not an Avro schema.
     """
-    return _undocumented(parse(one)) == _undocumented(parse(other))
+    return bool(_undocumented(parse(one)) == _undocumented(parse(other)))
 
 
 def _undocumented(schema: Any) -> Any:
