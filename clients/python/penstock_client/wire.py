@@ -217,7 +217,7 @@ def reader_of(kind: type[T], **further: Callable[[Any], Any]) -> Callable[[Mappi
     `further` reads some of them, in place of what reads others of their name.
     """
     names = [each.name for each in fields(cast("Any", kind))]
-    readers = _READERS | further
+    readers = {**_READERS, **further}
 
     @understood
     def read(document: Mapping[str, Any]) -> T:
