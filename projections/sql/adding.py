@@ -94,7 +94,7 @@ class Average:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class ChosenValue:
     """A value that is chosen by another one, and the calls that tell of which row it is.
 
     `by` is that row's value that it was chosen by, `places` are its columns of `ORDER`.
@@ -125,7 +125,7 @@ class KnownOfGroups:
     groups: Grouped
     held: tuple[Call, ...]
     averages: tuple[Average, ...]
-    choices: tuple[Choice, ...]
+    choices: tuple[ChosenValue, ...]
 
     @property
     def of_facts(self) -> Grouped:
@@ -322,7 +322,7 @@ def _rounds(call: Call) -> bool:
     return doubles or call.function is Function.AVG
 
 
-def _choice(call: Call, number: int) -> Choice:
+def _choice(call: Call, number: int) -> ChosenValue:
     """Return a chosen value with what tells of which row it is."""
     assert call.by is not None, "it is chosen by something"
     function = Function.MAX if call.function is Function.MAX_BY else Function.MIN
@@ -337,7 +337,7 @@ def _choice(call: Call, number: int) -> Choice:
         replace(call, name=f"__place{number}{name}", argument=name, kind=kind, type=kind)
         for name, kind in zip(ORDER, _ORDER_TYPES, strict=True)
     )
-    return Choice(call=call, by=by, places=tuple(places))
+    return ChosenValue(call=call, by=by, places=tuple(places))
 
 
 def _averaged(call: Call, number: int, below: Node) -> tuple[Average, Node]:
