@@ -113,18 +113,20 @@ def refuse_half_swapped(site: Site, name: str, generation: int) -> None:
     if stable is not None and stable.transaction_version(live_app(name, generation)) == CLOSED:
         raise Conflict(
             f"a swap or rollback of {name} was interrupted",
-            remedy=f"Finish it: {finishing(site, name)}",
+            remedy=finishing(site, name),
         )
 
 
 def finishing(site: Site, name: str) -> str:
-    """Return the command that finishes the swap or rollback whose commit a table has.
+    """Return what finishes the swap or rollback whose commit a table has.
 
-    That of a swap names the generation: a newer one may have been built beside it.
+    Of a swap it names the generation: a newer one may have been built beside it.
     """
     known = ReplayBook(site.lake, site.tables).of(name)
     begun = [each for each in known if each.state in CLAIMED and is_the_table(site, each)]
-    return command_of(begun[-1]) if begun else f"penstock replay status {name}"
+    if begun:
+        return f"Finish what was begun: {command_of(begun[-1])}"
+    return f"Build it again beside what is live now: penstock replay apply {name}"
 
 
 def _swapped_at(site: Site, stable: DeltaTable, replay: Replay) -> Epoch | None:
@@ -135,6 +137,6 @@ def _swapped_at(site: Site, stable: DeltaTable, replay: Replay) -> Epoch | None:
         raise Conflict(
             f"generation {replay.base} of {replay.name} was replaced by another one than "
             f"{replay.generation}",
-            remedy=f"Finish what was begun: {finishing(site, replay.name)}",
+            remedy=finishing(site, replay.name),
         )
     return None if swapped is None else Epoch(swapped)

@@ -231,7 +231,7 @@ def test_p10_of_two_generations_the_one_whose_swap_died_is_named_by_what_refuses
     assert refused.value.remedy == f"Finish what was begun: {finish}"
     with pytest.raises(Conflict, match=f"a swap or rollback of {NAME} was interrupted") as refused:
         refuse_half_swapped(made.site, NAME, 1)
-    assert refused.value.remedy == f"Finish it: {finish}"
+    assert refused.value.remedy == f"Finish what was begun: {finish}"
     assert swap(made.site, NAME, unmoved, generation=died).generation == died
     with pytest.raises(Conflict, match=f"generation {died} of {NAME} is live"):
         swap(made.site, NAME, unmoved, generation=other)
