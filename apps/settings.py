@@ -286,15 +286,18 @@ def kept_token(workspace: Path) -> str:
 
 
 def _known(found: Mapping[str, object], *, origin: str) -> dict[str, Setting]:
-    for key in found:
-        if key not in DEFAULTS and not key.startswith(_OF_SPARK):
-            near = difflib.get_close_matches(key, DEFAULTS, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise Misconfigured(
-                f"unknown setting {key} from {origin}{hint}",
-                remedy=f"Rename it, or take it out of {origin}. All settings and their meaning: "
-                "docs/reference/settings.md",
-            )
+    unknown = [key for key in found if key not in DEFAULTS and not key.startswith(_OF_SPARK)]
+    if unknown:
+        near = [
+            *dict.fromkeys(n for k in unknown for n in difflib.get_close_matches(k, DEFAULTS, 1))
+        ]
+        hint = f"; did you mean {', '.join(near)}?" if near else ""
+        one = len(unknown) == 1
+        raise Misconfigured(
+            f"unknown setting{'' if one else 's'} {', '.join(unknown)} from {origin}{hint}",
+            remedy=f"Rename {'it, or take it' if one else 'them, or take them'} out of {origin}. "
+            "All settings and their meaning: docs/reference/settings.md",
+        )
     return {key: Setting(value=value, origin=origin) for key, value in found.items()}
 
 

@@ -29,7 +29,8 @@ class Standstill:
     lasting: bool = False
 
     def __str__(self) -> str:
-        return f"{self.component} {self.name} stands still: {self.cause}{FIX}{self.command}"
+        what = self.name if self.name == self.component else f"{self.component} {self.name}"
+        return f"{what} stands still: {self.cause}{FIX}{self.command}"
 
     def document(self) -> dict[str, object]:
         """Return it for JSON."""

@@ -63,6 +63,9 @@ async def _ask(
             # Asking for a password, or refusing it, is serving; starting up is an error 57P03.
             if answer == b"R":
                 return None
-            return f"not yet: {(await reader.read(512)).decode('utf-8', 'replace')[4:80]}"
+            # Behind the length come fields, each with a letter before it: M is for people.
+            fields = (await reader.read(512))[4:].split(b"\0")
+            said = next((field[1:] for field in fields if field.startswith(b"M")), b"refused")
+            return f"not yet: {said.decode('utf-8', 'replace')}"
         case _:
             assert_never(probe.kind)

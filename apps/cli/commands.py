@@ -67,7 +67,11 @@ class CommandCall:
         from lake import storage
 
         if not storage.exists(self.settings.lake):
-            raise NotFound(f"there is no lake at {self.settings.lake}", remedy="penstock up")
+            raise NotFound(
+                f"there is no lake at {self.settings.lake}",
+                remedy="It comes with the first event or captured row, while the stack runs: "
+                "penstock up",
+            )
         return Lake.at(self.settings.lake)
 
     def service(self) -> ServiceClient:

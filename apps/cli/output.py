@@ -169,18 +169,25 @@ def tell(line: str) -> None:
 
 
 def shower(
-    line: Callable[[Progress], str], *, same_every_s: float = SHOW_EVERY_S
+    line: Callable[[Progress], str],
+    *,
+    same_every_s: float = SHOW_EVERY_S,
+    gist: Callable[[Progress], object] | None = None,
 ) -> Callable[[Progress], None]:
-    """Return what tells of progress once a second, and what is as before each `same_every_s`."""
-    told, told_at = "", time.monotonic()
+    """Return what tells of progress once a second, and what is as before each `same_every_s`.
+
+    It is as before where its `gist` is, which is the line itself unless a clock runs in that.
+    """
+    told: object = ""
+    told_at = time.monotonic()
 
     def show(progress: Progress) -> None:
         nonlocal told, told_at
-        now = line(progress)
+        now = (gist or line)(progress)
         if time.monotonic() - told_at < (same_every_s if now == told else SHOW_EVERY_S):
             return
         told, told_at = now, time.monotonic()
-        tell(now)
+        tell(line(progress))
 
     return show
 

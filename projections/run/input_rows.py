@@ -40,6 +40,14 @@ _ORDERED = pa.schema(
 )
 
 
+def without_rows(name: str) -> NotFound:
+    """Return the error for an input that nothing has come to: its table begins with a row."""
+    return NotFound(
+        f"{name} has no rows yet",
+        remedy="It goes on with the first one. If its name is right: penstock table list",
+    )
+
+
 def table_of(read: Scan | Input) -> str:
     """Name the table of the lake that an input reads which is not a stream."""
     kind = "projection" if read.kind is InputKind.PROJECTION else "history"
@@ -65,7 +73,7 @@ def table_at(lake: Lake, tables: Tables, name: str, version: int | None) -> Delt
     """Open a table at a version, its newest where none is asked for. Raises `NotFound`."""
     table = tables.open(lake.path(name))
     if table is None:
-        raise NotFound(f"{name} has no rows yet")
+        raise without_rows(name)
     if version is None or version == table.version():
         return table
     return DeltaTable(lake.path(name), version=version)
@@ -114,7 +122,7 @@ def facts(
     """
     members = catalog.members(scan.name)
     if not members:
-        raise NotFound(f"{scan.name} has no rows yet")
+        raise without_rows(scan.name)
     for member in members:
         table = tables.open(lake.path(member))
         where = None if table is None else filter_of(table, conditions)

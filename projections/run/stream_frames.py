@@ -6,11 +6,10 @@ from collections.abc import Mapping
 
 from pyspark.sql import DataFrame
 
-from kernel.errors import NotFound
 from lake.layout import Lake
 from lake.ranges import Range
 from lake.views import DeltaFrames
-from projections.run.input_rows import table_of
+from projections.run.input_rows import table_of, without_rows
 from projections.run.relations import LakeCatalog
 from projections.sql.scope import OF_CHANGES
 from projections.sql.shape import INGESTED_AT, ORDER, Input, InputKind
@@ -26,7 +25,7 @@ def stream_frame(
     read = [frames.frame(lake.path(member), *ranges) for member in catalog.members(name)]
     present = [frame for frame in read if frame is not None]
     if relation is None or not present:
-        raise NotFound(f"{name} has no rows yet")
+        raise without_rows(name)
     hidden = ["_epoch", "_late", *ORDER, INGESTED_AT]
     changes = () if relation.copied is None else OF_CHANGES
     types: Mapping[str, str] = {c.name: c.type for c in (*relation.columns, *changes)}
@@ -69,5 +68,5 @@ def input_frame(
     name = table_of(read)
     found = frames.frame(lake.path(name), *ranges, version=version)
     if found is None:
-        raise NotFound(f"{name} has no rows yet")
+        raise without_rows(name)
     return found

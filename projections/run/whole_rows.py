@@ -15,7 +15,7 @@ import duckdb
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from kernel.errors import BeyondThisProcess, NotFound
+from kernel.errors import BeyondThisProcess
 from kernel.positions import Epoch
 from lake.datasets import has_whole_files, schema_of
 from lake.duckdb_files import relation_of
@@ -32,7 +32,7 @@ from projections.run.database import (
     types_of,
 )
 from projections.run.duckdb_functions import register_called
-from projections.run.input_rows import DELETED, input_tables, table_at, table_of
+from projections.run.input_rows import DELETED, input_tables, table_at, table_of, without_rows
 from projections.run.key_runs import all_sql, stored_columns
 from projections.run.region_runs import Reading
 from projections.run.relations import LakeCatalog
@@ -153,7 +153,7 @@ class WholeRows:
         members = map(self._lake.path, reading.catalog.members(scan.name))
         opened = [table for table in map(self._tables.open, members) if table is not None]
         if not opened:
-            raise NotFound(f"{scan.name} has no rows yet")
+            raise without_rows(scan.name)
         types = types_of(scan.columns) | ORDER_TYPES
         return [files.rows(table, [came], types, where, also=(EPOCH, LATE)) for table in opened]
 

@@ -53,6 +53,13 @@ def test_it_is_named_after_its_folder_and_can_be_read(tmp_path: Path) -> None:
         assert parse_script(each.read_text()).projections
 
 
+def test_a_file_is_no_folder_to_begin_in(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidRequest, match="is no folder") as refused:
+        begin(tmp_path / "file")
+    assert "penstock init DIR" in refused.value.remedy
+
+
 def test_nothing_is_written_over(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("mine")
     with pytest.raises(Conflict, match=r"has README\.md already"):

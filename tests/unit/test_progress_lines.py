@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from apps.cli import output, wait
 from replay.progress import BuildProgress
+from service.caught_up import Behind
 from stack import progress
 from stack.lock import read_lock
 
@@ -31,6 +33,23 @@ def test_before_the_first_slice_nothing_is_said_of_the_time_left() -> None:
         "300 of 1,200 rows, slice 0 of 4, time left: known after the first slice, "
         "900 rows and 12 s behind its input"
     )
+
+
+def test_what_is_behind_is_not_told_again_because_seconds_pass(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(output.time, "monotonic", lambda: now[0])
+    show = output.shower(wait._line, same_every_s=10.0, gist=wait._gist)
+    for second in range(1, 25):
+        now[0] = float(second)
+        show(
+            Behind(events=2 if second < 4 else 0, seconds=float(second), missing=("typed tables",))
+        )
+    said = capsys.readouterr().err.splitlines()
+    assert [line.partition(" s behind")[0] for line in said] == [
+        *("2 events, 1.0", "0 events, 4.0", "0 events, 14.0", "0 events, 24.0")
+    ]
 
 
 def test_afterwards_rate_and_time_left_are_told() -> None:

@@ -86,6 +86,17 @@ def test_what_is_left_of_the_files_of_a_stack_is_answered_in_words(tmp_path: Pat
         load(tmp_path)
 
 
+def test_all_unknown_settings_are_named_at_once(tmp_path: Path) -> None:
+    """A file of a newer version has several, and its user should not meet them one by one."""
+    (tmp_path / "penstock.toml").write_text("[service]\nprot = 1\n[wheel]\nspeed = 2\n")
+    with pytest.raises(
+        Misconfigured,
+        match=r"settings service\.prot, wheel\.speed from penstock\.toml; .* service\.port\?",
+    ) as refused:
+        load(tmp_path)
+    assert refused.value.remedy.startswith("Rename them, or take them out of penstock.toml.")
+
+
 def test_a_list_is_no_text(tmp_path: Path) -> None:
     settings = load(written(tmp_path, "service.hosts", '["a.example", "b.example"]'))
     with pytest.raises(Misconfigured, match=r"service\.hosts must be one text") as refused:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -95,3 +96,21 @@ def test_a_part_that_nobody_could_ask_was_not_silent(
     found = asyncio.run(serves(Probe(kind="http", port=1)))
     assert found is not None
     assert found.silent is silent
+
+
+def test_a_database_that_is_starting_is_told_in_its_own_words() -> None:
+    """Its answer is fields with a letter before each; people read that for people alone."""
+    fields = [b"SFATAL", b"VFATAL", b"C57P03", b"Mthe database system is starting up", b"Fx.c", b""]
+    body = b"\0".join(fields) + b"\0"
+
+    async def starting(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"E" + struct.pack(">i", len(body) + 4) + body)
+        writer.close()
+
+    async def asked() -> Complaint | None:
+        async with await asyncio.start_server(starting, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            return await serves(Probe(kind="postgres", port=port))
+
+    assert asyncio.run(asked()) == Complaint("not yet: the database system is starting up")

@@ -21,6 +21,11 @@ def begin(folder: Path) -> list[Path]:
 
     Nothing that is there is written over: raises `Conflict` before the first file.
     """
+    if folder.exists() and not folder.is_dir():
+        raise InvalidRequest(
+            f"{folder} is no folder",
+            remedy="Name one, which may be there or not: penstock init DIR",
+        )
     wanted = {folder / name: text for name, text in _texts(folder.resolve().name)}
     there = sorted(str(path.relative_to(folder)) for path in wanted if path.exists())
     if there:
