@@ -247,7 +247,8 @@ def _of_ascending(
         raise names.script.refusal(
             "a list of texts has texts, and one that is written out between them",
             at=at,
-            fix="Convert what is listed: STRING_AGG(CAST(x AS STRING), ', ').",
+            fix="Convert what is listed, and say what stands between: "
+            "STRING_AGG(CAST(x AS STRING), ', ').",
         )
     return Called(
         function=Function.LIST,

@@ -138,6 +138,23 @@ def _of_epoch(node: exp.Expr) -> exp.Expr | None:
     return _parsed(f"{_EPOCHS[unit.name]}({_text(node.expressions[0])})")
 
 
+def _part_at(node: exp.Expr) -> exp.Expr | None:
+    """Read SPLIT_INDEX(x, '/', 3), the part behind so many separators; NULL where there are fewer.
+
+    Separator and place are written out.
+    """
+    text, *written = node.expressions or [exp.Null()]
+    if len(written) != 2 or not all(isinstance(each, exp.Literal) for each in written):
+        return None
+    between, place = written
+    if not between.is_string or not between.name or not place.is_int:
+        return None
+    whole, sign, count = _text(text), _text(between), int(place.name)
+    signs = f"length({whole}) - length(replace({whole}, {sign}, ''))"
+    enough = f"{signs} >= {count * len(between.name)}"
+    return _parsed(f"(CASE WHEN {enough} THEN split_part({whole}, {sign}, {count + 1}) END)")
+
+
 _EPOCHS = {"0": "timestamp_seconds", "3": "timestamp_millis"}
 
 
@@ -303,4 +320,5 @@ _NAMED: Mapping[str, Form] = {
     "JSON_VALUE": _json_value,
     "TIMESTAMPADD": _by_unit,
     "TO_TIMESTAMP_LTZ": _of_epoch,
+    "SPLIT_INDEX": _part_at,
 }

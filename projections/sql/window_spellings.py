@@ -27,6 +27,7 @@ _BEHIND_GROUP = (
     *_SETS,
 )
 _BOUNDS = ("window_start", "window_end", "window_time")
+_LAST = "rowtime"
 _NUMBER = "penstock_window"
 """Numbers the windows of a row: a query has no such name."""
 _FORM = (
@@ -327,14 +328,16 @@ def _name_bounds(select: exp.Select, written: exp.Expr, own: exp.Expr) -> None:
             bound = _bound(select, found, written, own)
             if bound is None or found.find_ancestor(exp.Select) is not select:
                 continue
-            made: exp.Expr = exp.column(f"window_{bound}")
+            made: exp.Expr = exp.column("window_end" if bound == _LAST else f"window_{bound}")
             made.meta["start"] = offset_of(found, 0)
+            if bound == _LAST:
+                made = _last_moment(made)
             field = found.parent is select and not isinstance(found, exp.Anonymous)
             found.replace(exp.alias_(made, bound) if field else made)
 
 
 def _bound(select: exp.Select, found: exp.Expr, written: exp.Expr, own: exp.Expr) -> str | None:
-    """Return `start` or `end` for a bound of the window, as each of them writes it."""
+    """Return `start`, `end` or `rowtime` for a bound of the window, as each of them writes it."""
     word, of = written.name.lower(), found.name.lower()
     match found:
         case exp.Anonymous():
@@ -349,4 +352,14 @@ def _bound(select: exp.Select, found: exp.Expr, written: exp.Expr, own: exp.Expr
         case _:
             bound = found.expression.name.lower()
             same = render(found.this) == render(written)
-    return bound if same and bound in ("start", "end") else None
+    known = ("start", "end", _LAST) if isinstance(found, exp.Anonymous) else ("start", "end")
+    return bound if same and bound in known else None
+
+
+def _last_moment(end: exp.Expr) -> exp.Expr:
+    """Return the last millisecond of a window."""
+    (query,) = SPARK.parse("SELECT timestamp_micros(unix_micros(window_end) - 1000)")
+    assert isinstance(query, exp.Select), "it is written here"
+    made: exp.Expr = query.expressions[0]
+    made.meta.update(end.meta)
+    return made

@@ -310,6 +310,13 @@ def test_bounds_are_functions_of_the_same_window(kind: str) -> None:
     assert rows_sql(written, "carrier, s") == rows_sql(meant, "carrier, s")
 
 
+def test_the_last_moment_of_a_window_is_a_millisecond_before_its_end() -> None:
+    query = f"SELECT carrier, window_start AS s, {{}} AS e, {COUNTED}, TUMBLE(occurred_at, '1 h')"
+    last = query.format("TUMBLE_ROWTIME(occurred_at, '1 h')")
+    meant = query.format("timestamp_micros(unix_micros(window_end) - 1000)")
+    assert rows_sql(last, "carrier, s") == rows_sql(meant, "carrier, s")
+
+
 @pytest.mark.parametrize(
     ("kind", "by"),
     [
@@ -391,6 +398,12 @@ def test_a_window_in_from_is_refused_with_the_form() -> None:
             "date_trunc('DAY', occurred_at) ELSE "
             "date_trunc('DAY', occurred_at) + INTERVAL 1 DAY END)",
         ),
+        (
+            "SPLIT_INDEX(origin, '--', 2)",
+            "(CASE WHEN length(origin) - length(replace(origin, '--', '')) >= 4 "
+            "THEN split_part(origin, '--', 3) END)",
+        ),
+        ("TO_TIMESTAMP_LTZ(delay, 3)", "timestamp_millis(delay)"),
         ("dateadd(HOUR, 2, occurred_at)", "timestampadd(HOUR, 2, occurred_at)"),
         ("struct(carrier, delay + 1)", "named_struct('carrier', carrier, 'col2', delay + 1)"),
     ],
