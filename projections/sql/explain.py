@@ -6,11 +6,13 @@ from sqlglot import exp
 
 from projections.sql.adding import Adding
 from projections.sql.column_origins import column_origins
+from projections.sql.declarations import ProjectionDecl
+from projections.sql.durations import in_words_us
 from projections.sql.element_keys import notes_of_elements
 from projections.sql.expressions import render
+from projections.sql.fact_keys import as_resolved
 from projections.sql.key_steps import key_steps
 from projections.sql.outline import outline
-from projections.sql.query import ResolvedQuery
 from projections.sql.shape import PARTIAL, InputKind, Plan, Strategy
 from projections.sql.state_bounds import (
     NOT_MEASURED,
@@ -32,9 +34,11 @@ from projections.sql.tree import (
     Node,
     Scan,
     Sessions,
+    Windowed,
     scans,
     walk,
 )
+from projections.sql.windows import WindowKind
 
 NEW_ROWS = "new rows only"
 NEW_ROWS_ADDED = "new rows only, added to the rows of their groups"
@@ -65,19 +69,22 @@ _NULLS = (
 _LATE_ROWS = "late rows: take part whenever they come; the latest event time wins"
 
 
-def cost_of(query: ResolvedQuery, strategy: Strategy, adding: Adding | None) -> str:
+def cost_of(tree: Newest, strategy: Strategy, adding: Adding | None) -> str:
     """Return the cost class: what one run reads, apart from finding the keys."""
-    if strategy is Strategy.REGIONS or (adding is not None and not query.lookups):
+    looks_up = any(isinstance(node, Join) for node in walk(tree))
+    if strategy is Strategy.REGIONS or (adding is not None and not looks_up):
         return NEW_ROWS_ADDED
     if adding is not None:
         return NEW_ROWS_ADDED_OR_MET
     if strategy is Strategy.NEWEST:
-        return NEW_ROWS_AND_MET if query.lookups else NEW_ROWS
-    return TOUCHED_WINDOWS if query.window is not None else TOUCHED_KEYS
+        return NEW_ROWS_AND_MET if looks_up else NEW_ROWS
+    windowed = any(isinstance(node, Windowed) for node in walk(tree))
+    return TOUCHED_WINDOWS if windowed else TOUCHED_KEYS
 
 
 def notes_of(
-    query: ResolvedQuery,
+    decl: ProjectionDecl,
+    read: Newest,
     tree: Newest,
     strategy: Strategy,
     beyond: str | None,
@@ -85,25 +92,48 @@ def notes_of(
 ) -> tuple[str, ...]:
     """Say what is kept, what late rows do, and what the author may not expect.
 
-    `beyond` is what Spark alone computes.
+    `read` is the tree as the query has it, `beyond` what Spark alone computes.
     """
-    notes = [_engine(beyond), _state(tree, strategy, adding), _late(query)]
-    if strategy is Strategy.NEWEST and query.where:
+    grouped = any(isinstance(node, Grouped) for node in walk(read))
+    notes = [_engine(beyond), _state(tree, strategy, adding)]
+    notes.append(_LATE_GROUPS if grouped else _LATE_ROWS)
+    if strategy is Strategy.NEWEST and decl.query.args.get("where") is not None:
         notes.append(
             "WHERE: a row that fails it never wins and never removes its key's row; the newest "
             "row that passes stays"
         )
-    for lookup in query.lookups:
-        name = lookup.source.relation.name
+    for node in walk(read):
+        if isinstance(node, Join):
+            notes.append(
+                f"join with {scans(node.right)[0].name} as of "
+                f"{render(as_resolved(node.as_of[0].expression))}: valid_from <= t < valid_to, "
+                "never a later version; a version that comes late is joined again with the facts "
+                "in its range"
+            )
+    notes += [
+        f"{_windows(node)}; rows without a time are in no window"
+        for node in walk(read)
+        if isinstance(node, Windowed)
+    ]
+    notes += _folds(tree)
+    texts = [render(item) for item in decl.query.expressions]
+    doubles = grouped and any(each.type == "DOUBLE" for each in read.columns)
+    if doubles and any("SUM(" in text or "AVG(" in text for text in texts):
         notes.append(
-            f"join with {name} as of {render(lookup.as_of)}: valid_from <= t < valid_to, never "
-            "a later version; a version that comes late is joined again with the facts in "
-            "its range"
+            "sums of DOUBLE are exact, and rounded once: a rebuild gives the same bits, whatever "
+            "the order; what computes a group from all its rows has their values in memory at once"
         )
-    if query.window is not None:
-        notes.append(f"{query.window.words}; rows without a time are in no window")
-    notes += [*_folds(tree), *_sums(query)]
     return tuple(notes)
+
+
+def _windows(node: Windowed) -> str:
+    size, step = map(in_words_us, (node.size_us, node.step_us))
+    behind = f"{in_words_us(node.offset_us)} behind " if node.offset_us else ""
+    aligned = f"[start, end), aligned to {behind}1970-01-01 UTC"
+    if node.kind is WindowKind.TUMBLE:
+        return f"tumbling windows of {size}, {aligned}"
+    each = "every" if node.kind is WindowKind.HOP else "growing by"
+    return f"windows of {size} {each} {step}, {aligned}"
 
 
 def notes_of_rows(
@@ -243,49 +273,6 @@ def _state(tree: Newest, strategy: Strategy, adding: Adding | None) -> str:
         "state: none beside the inputs; the touched keys are computed again from their facts"
         f"{where}"
     )
-
-
-def _late(query: ResolvedQuery) -> str:
-    return _LATE_GROUPS if query.grouped else _LATE_ROWS
-
-
-def _sums(query: ResolvedQuery) -> list[str]:
-    notes = []
-    texts = [render(output.expression) for output in query.outputs]
-    floating = [
-        kind
-        for output in query.outputs
-        for kind in [query.type_of(output.expression)]
-        if kind == "DOUBLE"
-    ]
-    if query.grouped and floating and any("SUM(" in text or "AVG(" in text for text in texts):
-        notes.append(
-            "sums of DOUBLE are exact, and rounded once: a rebuild gives the same bits, whatever "
-            "the order; what computes a group from all its rows has their values in memory at once"
-        )
-    notes += [
-        f"{text}: its type is not known here; if it adds floating-point numbers, the last digits "
-        "may differ after a rebuild (write CAST(… AS DOUBLE) or DECIMAL to settle it)"
-        for text in _uncertain_sums(query)
-    ]
-    return notes
-
-
-def _uncertain_sums(query: ResolvedQuery) -> list[str]:
-    """Return sums and averages of which it is unknown whether they add floating-point numbers."""
-    nodes = [output.expression for output in query.outputs]
-    nodes += [query.having] if query.having is not None else []
-    return [
-        render(found)
-        for node in nodes
-        for found in node.find_all(exp.Sum, exp.Avg)
-        if not query.type_of(_argument(found))
-    ]
-
-
-def _argument(aggregate: exp.Expr) -> exp.Expr:
-    inner: exp.Expr = aggregate.this
-    return inner.expressions[0] if isinstance(inner, exp.Distinct) else inner
 
 
 def _operators(plan: Plan) -> list[str]:

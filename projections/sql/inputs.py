@@ -1,74 +1,22 @@
-"""FROM and JOIN: the driving stream, and versions that are looked up for each of its rows."""
+"""What stands in FROM or JOIN by a name of its own: a log, a table, or another projection."""
 
 from __future__ import annotations
 
 import difflib
 from contextlib import suppress
-from dataclasses import dataclass
 
 from sqlglot import exp
 
 from kernel.errors import InvalidRequest
 from projections.sql.catalog import Catalog, Relation
 from projections.sql.collected_refusals import apart, raising, refuse
-from projections.sql.decimals import FLOATING, INTEGERS
-from projections.sql.expressions import check, conjuncts, unwrapped
 from projections.sql.places import Script, offset_of
-from projections.sql.scope import QueryScope, QuerySource, joined_by_names, source_of
+from projections.sql.scope import QuerySource, source_of
 from projections.sql.shape import InputKind
-from projections.sql.types import TEMPORAL, type_of
 from projections.sql.windows import window_kind
 
 UNKNOWN = "unknown"
 """The field of an error with the name of a relation that there is not."""
-_JOIN_FORM = "Write [LEFT] JOIN table [FOR SYSTEM_TIME AS OF t] ON table.key = expression."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VersionLookup:
-    """A joined table with versions: at most one of them for each driving row.
-
-    ON equates every key column with an expression of the driving row; `as_of` is the driving row's
-    time.
-    """
-
-    source: QuerySource
-    as_of: exp.Expr
-
-
-def read_inputs(
-    script: Script, select: exp.Expr, catalog: Catalog, *, at: int
-) -> tuple[QueryScope, QuerySource, tuple[VersionLookup, ...]]:
-    """Read FROM and the joins. Raises `InvalidRequest` for what is unknown or not compiled."""
-    clause = select.args.get("from_")
-    if clause is None:
-        raise script.refusal(
-            "a SELECT without FROM", at=at, fix="Read something: FROM STREAM events.<category>."
-        )
-    driver = source_at(script, clause.this, catalog, index=0, at=at)
-    if driver.kind is InputKind.HISTORY:
-        raise script.refusal(
-            "FOR SYSTEM_TIME AS OF belongs to a joined table",
-            at=offset_of(clause, at),
-            fix="Read FROM STREAM x, and join the table AS OF a time of x.",
-        )
-    joins = select.args.get("joins") or []
-    sources = [driver]
-    for index, join in enumerate(joins, start=1):
-        _check_join(script, join, at)
-        source = source_at(script, join.this, catalog, index=index, at=at)
-        if source.alias.lower() in {known.alias.lower() for known in sources}:
-            raise script.refusal(
-                f"two inputs are named {source.alias}",
-                at=offset_of(join.this, at),
-                fix="Give one of them another alias.",
-            )
-        sources.append(joined_by_names(source, join))
-    scope = QueryScope(script, sources, at=at)
-    lookups = tuple(
-        _lookup(scope, join, source) for join, source in zip(joins, sources[1:], strict=True)
-    )
-    return scope, driver, lookups
 
 
 def source_at(
@@ -250,129 +198,3 @@ def _unknown(
     )
     error.fields[UNKNOWN] = name
     return error
-
-
-def _check_join(script: Script, join: exp.Expr, at: int) -> None:
-    place = offset_of(join.this, at)
-    side, kind = join.text("side").upper(), join.text("kind").upper()
-    unknown = [
-        clause
-        for clause, content in join.args.items()
-        if content and clause not in ("this", "side", "kind", "on", "using", "pivots")
-    ]
-    plain = (side, kind) in (("", ""), ("", "INNER"), ("LEFT", ""), ("LEFT", "OUTER"))
-    if unknown or not plain:
-        words = " ".join(
-            filter(None, [*((join.text(word) or word).upper() for word in unknown), side, kind])
-        )
-        raise script.refusal(f"{words} JOIN is not compiled yet", at=place, fix=_JOIN_FORM)
-    if not join.args.get("on") and not join.args.get("using"):
-        raise script.refusal("a JOIN without ON", at=place, fix=_JOIN_FORM)
-
-
-def _lookup(scope: QueryScope, join: exp.Expr, source: QuerySource) -> VersionLookup:
-    driver = scope.sources[0]
-    at = offset_of(join.this, scope.at)
-    parts = _conditions(scope, join, source, driver)
-    keys = {name.lower(): name for name in source.relation.key}
-    equated: set[str] = set()
-    for part in parts:
-        pair = _pair(scope, part, source, driver, keys)
-        if pair is not None:
-            equated.add(pair[0].name.lower())
-        elif not scope.used(part) <= {source.alias, driver.alias}:
-            raise scope.script.refusal(
-                f"this condition of {source.alias} reads another joined table",
-                at=offset_of(part, at),
-                fix=f"Compare {source.alias} with columns of {driver.alias} only.",
-            )
-    missing = [name for lower, name in keys.items() if lower not in equated]
-    if missing or not keys:
-        raise scope.script.refusal(
-            f"the join must equate every key column of {source.relation.name} with an expression "
-            f"of {driver.alias}; missing: {', '.join(missing) or 'it has no key'}",
-            at=at,
-            fix=" AND ".join(f"{source.alias}.{name} = {driver.alias}.…" for name in missing)
-            or f"Declare a key: CREATE SOURCE name ON {source.relation.name} WITH (key = '…').",
-        )
-    return VersionLookup(source=source, as_of=_as_of(scope, join.this, driver))
-
-
-def _conditions(
-    scope: QueryScope, join: exp.Expr, source: QuerySource, driver: QuerySource
-) -> list[exp.Expr]:
-    written = list(conjuncts(join.args.get("on")))
-    for name in join.args.get("using") or []:
-        ours = exp.column(name.name, table=source.alias, quoted=True)
-        written.append(
-            exp.EQ(this=ours, expression=exp.column(name.name, table=driver.alias, quoted=True))
-        )
-    for part in written:
-        check(scope.script, part, at=offset_of(join.this, scope.at), aggregates=False)
-    return [scope.resolve(part) for part in written]
-
-
-def _pair(
-    scope: QueryScope,
-    part: exp.Expr,
-    source: QuerySource,
-    driver: QuerySource,
-    keys: dict[str, str],
-) -> tuple[exp.Expr, exp.Expr] | None:
-    if not isinstance(part, exp.EQ):
-        return None
-    left, right = unwrapped(part.this), unwrapped(part.expression)
-    for ours, theirs in ((left, right), (right, left)):
-        is_key = (
-            isinstance(ours, exp.Column)
-            and ours.table == source.alias
-            and ours.name.lower() in keys
-        )
-        if is_key and scope.used(theirs) <= {driver.alias}:
-            _check_types(scope, part, ours, theirs)
-            return ours, theirs
-    return None
-
-
-def _check_types(scope: QueryScope, part: exp.Expr, ours: exp.Expr, theirs: exp.Expr) -> None:
-    """Refuse a comparison that converts the table's key: two keys could become one."""
-    kinds = [
-        type_of(side, lambda node: getattr(scope.column(node), "type", ""))
-        for side in (ours, theirs)
-    ]
-    families = [_family(kind) for kind in kinds]
-    if all(families) and families[0] != families[1]:
-        raise scope.script.refusal(
-            f"the join compares {kinds[0]} with {kinds[1]}",
-            at=offset_of(part, scope.at),
-            fix=f"Convert the other side: {ours.text('table')}.{ours.name} = "
-            f"CAST(… AS {kinds[0]}).",
-        )
-
-
-def _family(kind: str) -> str:
-    if kind in INTEGERS or kind in FLOATING or kind.startswith("DECIMAL"):
-        return "number"
-    return "time" if kind in TEMPORAL else kind
-
-
-def _as_of(scope: QueryScope, table: exp.Expr, driver: QuerySource) -> exp.Expr:
-    written = table.args["version"].expression
-    at = offset_of(written, offset_of(table, scope.at))
-    check(scope.script, written, at=at, aggregates=False)
-    time = scope.resolve(written)
-    if scope.used(time) != {driver.alias}:
-        raise scope.script.refusal(
-            f"AS OF must be a time of {driver.alias}, the row that looks the version up",
-            at=at,
-            fix=f"Write FOR SYSTEM_TIME AS OF {driver.alias}."
-            f"{driver.relation.event_time or 'occurred_at'}.",
-        )
-    kind = type_of(time, lambda node: getattr(scope.column(node), "type", ""))
-    if kind and kind not in TEMPORAL:
-        raise scope.script.refusal(
-            f"AS OF is {kind}, not a time",
-            at=at,
-            fix="Convert it: timestamp_millis(x) or CAST(x AS TIMESTAMP).",
-        )
-    return time

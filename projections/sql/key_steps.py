@@ -237,7 +237,7 @@ def _of_facts(node: Node, needed: Set[str], met: Join | None) -> Node:
 def _mapped(node: Map, needed: Set[str], met: Join | None) -> Map:
     outputs = tuple(each for each in node.outputs if each.name in needed)
     wanted = set().union(*(used(each.expression) for each in outputs), *map(used, node.where))
-    ours = _fact_columns(node.input)
+    ours = fact_columns(node.input)
     where = tuple(part for part in node.where if used(part) <= ours)
     return replace(
         node, input=_of_facts(node.input, wanted & ours, met), outputs=outputs, where=where
@@ -255,17 +255,17 @@ def _elements(node: Exploded, needed: Set[str], met: Join | None) -> Exploded:
     )
 
 
-def _fact_columns(node: Node) -> Set[str]:
+def fact_columns(node: Node) -> Set[str]:
     """Return the columns of a node that do not depend on tables or on other facts."""
     match node:
         case Grouped():
             return {*node.keys}
         case Windowed():
-            return {*_fact_columns(node.input), WINDOW_START, WINDOW_END}
+            return {*fact_columns(node.input), WINDOW_START, WINDOW_END}
         case Join():
-            return _fact_columns(node.left)
+            return fact_columns(node.left)
         case Map():
-            below = _fact_columns(node.input)
+            below = fact_columns(node.input)
             return {each.name for each in node.outputs if used(each.expression) <= below}
         case _:
             return {each.name for each in node.columns}
@@ -275,7 +275,7 @@ def _meeting(node: Join, needed: Set[str]) -> Join:
     """Return the facts that look up one of the versions in the joined table's view."""
     wanted = set().union(*map(used, node.as_of))
     ours, theirs = ({n for pair in node.pairs for n in pair[i : i + 1]} for i in (0, 1))
-    left = _of_facts(node.left, needed | ours | (wanted & _fact_columns(node.left)), None)
+    left = _of_facts(node.left, needed | ours | (wanted & fact_columns(node.left)), None)
     right = node.right
     assert isinstance(right, Map), "the rows of a joined table are mapped"
     return Join(

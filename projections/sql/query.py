@@ -1,29 +1,22 @@
-"""A parsed SELECT as the planner sees it: every name resolved, everything beyond it refused."""
+"""The parts of a SELECT as the planner sees them: names resolved, everything beyond refused."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from sqlglot import exp
 
 from kernel.errors import InvalidRequest
-from projections.sql.catalog import Catalog
 from projections.sql.collected_refusals import refuse
-from projections.sql.declarations import ProjectionDecl
-from projections.sql.earlier_names import with_earlier_names
 from projections.sql.expressions import (
     AGGREGATES,
     check,
-    conjuncts,
     has_aggregate,
     same_text,
     unwrapped,
 )
-from projections.sql.inputs import VersionLookup, read_inputs
 from projections.sql.places import Script, offset_of
-from projections.sql.scope import QueryScope, QuerySource
-from projections.sql.types import TEMPORAL, type_of
-from projections.sql.windows import Window, read_window, window_kind
+from projections.sql.scope import QueryScope
 
 _REFUSED_CLAUSES = {
     "order": (
@@ -42,67 +35,6 @@ class Output:
     name: str
     expression: exp.Expr
     at: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResolvedQuery:
-    """A resolved query. `groups` are the grouping expressions besides the window.
-
-    `grouped` is false for a query of single rows; then `groups`, `window`, `having` are empty.
-    """
-
-    scope: QueryScope
-    driver: QuerySource
-    lookups: tuple[VersionLookup, ...]
-    where: tuple[exp.Expr, ...]
-    grouped: bool
-    groups: tuple[exp.Expr, ...]
-    window: Window | None
-    having: exp.Expr | None
-    outputs: tuple[Output, ...]
-
-    def type_of(self, node: exp.Expr) -> str:
-        """Return the type of a resolved expression, or the empty text."""
-        return type_of(node, self._column_type)
-
-    def _column_type(self, node: exp.Expr) -> str:
-        column = self.scope.column(node)
-        return column.type if column is not None else ""
-
-
-def read_query(decl: ProjectionDecl, catalog: Catalog) -> ResolvedQuery:
-    """Resolve a projection's query. Raises `InvalidRequest` for what the dialect lacks."""
-    script, select, at = decl.script, decl.query, decl.offset
-    refuse_clauses(script, select, at)
-    scope, driver, lookups = read_inputs(script, select, catalog, at=at)
-    select = with_earlier_names(select, scope.knows) if isinstance(select, exp.Select) else select
-    items = read_items(script, select, at)
-    window, group_nodes = _group(scope, select, driver, items)
-    scope.window = window is not None
-    groups = tuple(group_expression(scope, node, items) for node in group_nodes)
-    grouped = select.args.get("group") is not None
-    outputs = tuple(_output(scope, item, grouped) for item in items)
-    unique(script, outputs)
-    having = select.args.get("having")
-    if having is not None and not grouped:
-        raise script.refusal(
-            "HAVING without GROUP BY", at=offset_of(having, at), fix="Use WHERE for single rows."
-        )
-    where = select.args.get("where")
-    return ResolvedQuery(
-        scope=scope,
-        driver=driver,
-        lookups=lookups,
-        where=tuple(
-            resolved(scope, part, aggregates=False)
-            for part in conjuncts(where.this if where is not None else None)
-        ),
-        grouped=grouped,
-        groups=groups,
-        window=window,
-        having=None if having is None else having_of(scope, having.this, items, groups),
-        outputs=outputs,
-    )
 
 
 def refuse_clauses(
@@ -186,13 +118,6 @@ def read_items(script: Script, select: exp.Expr, at: int) -> list[Output]:
     return items
 
 
-def _output(scope: QueryScope, item: Output, grouped: bool) -> Output:
-    check(scope.script, item.expression, at=item.at, aggregates=True)
-    if not grouped and has_aggregate(item.expression):
-        raise _total(scope.script, item)
-    return replace(item, expression=scope.resolve(item.expression))
-
-
 def refuse_totals(script: Script, items: list[Output]) -> None:
     """Refuse aggregates, other than before OVER, in a SELECT without GROUP BY."""
     for item in items:
@@ -223,33 +148,6 @@ def unique(script: Script, outputs: tuple[Output, ...]) -> None:
         seen.add(output.name.lower())
 
 
-def _group(
-    scope: QueryScope,
-    select: exp.Expr,
-    driver: QuerySource,
-    items: list[Output],
-) -> tuple[Window | None, list[exp.Expr]]:
-    group = select.args.get("group")
-    if group is None:
-        return None, []
-    refuse_group_clauses(scope, group)
-    window: Window | None = None
-    rest = []
-    for node in group.expressions:
-        kind = window_kind(node)
-        if kind is None:
-            rest.append(node)
-            continue
-        if window is not None:
-            raise scope.script.refusal(
-                "two windows in one GROUP BY",
-                at=offset_of(node, scope.at),
-                fix="Make one projection for each window.",
-            )
-        window = _window(scope, read_window(scope.script, node, kind, at=scope.at), driver)
-    return window, rest
-
-
 def refuse_group_clauses(scope: QueryScope, group: exp.Expr) -> None:
     """Refuse what GROUP BY has beside expressions."""
     for clause, content in group.args.items():
@@ -259,26 +157,6 @@ def refuse_group_clauses(scope: QueryScope, group: exp.Expr) -> None:
                 at=offset_of(group, scope.at),
                 fix="Name the columns; make one projection for each set of them.",
             )
-
-
-def _window(scope: QueryScope, window: Window, driver: QuerySource) -> Window:
-    time = resolved(scope, window.time, aggregates=False)
-    at = offset_of(window.time, scope.at)
-    if scope.used(time) != {driver.alias}:
-        raise scope.script.refusal(
-            f"the time of {window.kind} must come from {driver.relation.name} alone",
-            at=at,
-            fix=f"Use a time of {driver.alias}, as {driver.alias}."
-            f"{driver.relation.event_time or 'occurred_at'}.",
-        )
-    kind = type_of(time, lambda node: getattr(scope.column(node), "type", ""))
-    if kind and kind not in TEMPORAL:
-        raise scope.script.refusal(
-            f"the time of {window.kind} is {kind}, not a time",
-            at=at,
-            fix="Convert it: TUMBLE(timestamp_millis(x), size) or CAST(x AS TIMESTAMP).",
-        )
-    return replace(window, time=time)
 
 
 def group_expression(scope: QueryScope, node: exp.Expr, items: list[Output]) -> exp.Expr:

@@ -276,9 +276,11 @@ class _Reader:
             made: Node = grouped(names, select, node, items)
         else:
             refuse_totals(self.script, items)
-            if select.args.get("having") is not None:
+            if (having := select.args.get("having")) is not None:
                 raise self.script.refusal(
-                    "HAVING without GROUP BY", at=at, fix="Use WHERE for single rows."
+                    "HAVING without GROUP BY",
+                    at=offset_of(having, at),
+                    fix="Use WHERE for single rows.",
                 )
             made = Windows(names, items).results(node, select.args.get("qualify"))
         unique(self.script, tuple(items))

@@ -17,7 +17,7 @@ from kernel.errors import InvalidRequest
 from projections.sql.durations import in_us
 from projections.sql.expressions import render
 from projections.sql.places import Script, offset_of
-from projections.sql.tokens import SPARK, made_like, retyped
+from projections.sql.tokens import SPARK, between_commas, made_like, retyped
 from projections.sql.windows import Window, WindowKind, read_window
 
 _OPENS, _CLOSES = TokenType.L_PAREN, TokenType.R_PAREN
@@ -63,7 +63,7 @@ def _in_full(tokens: list[Token]) -> list[Token]:
         if not _is_window_of_table(made, place) or end >= len(made):
             place += 1
             continue
-        parts = _ordered(_listed(made[place + 2 : end]))
+        parts = _ordered(between_commas(made[place + 2 : end]))
         inside = (
             made[place - 1].token_type is _OPENS and made[place - 2].token_type is TokenType.TABLE
         )
@@ -123,7 +123,7 @@ def _with_group(script: Script, tokens: list[Token], place: int) -> list[Token]:
     at = int(tokens[place].start)
     end = place + 1 + _end(tokens[place + 2 :]) + 1
     call = tokens[place + 2 : end]
-    parts = _listed(call[2:-1])
+    parts = between_commas(call[2:-1])
     word = call[0].text.upper() if call else ""
     known = word in (*WindowKind.__members__, "SESSION") and len(parts) > 2
     if not known or not _is_of_table(parts[0]) or not _is_descriptor(parts[1]):
@@ -132,7 +132,7 @@ def _with_group(script: Script, tokens: list[Token], place: int) -> list[Token]:
     by = next(
         (p for p, each in enumerate(table) if each.token_type is TokenType.PARTITION_BY), None
     )
-    partitions, table = ([], table) if by is None else (_listed(table[by + 1 :]), table[:by])
+    partitions, table = ([], table) if by is None else (between_commas(table[by + 1 :]), table[:by])
     if table and stream.token_type is TokenType.VAR and stream.text.upper() == "STREAM":
         stream = retyped(stream, TokenType.STREAM)
     window = [*call[:2], *_joined([parts[1][2:-1], *parts[2:]], call), call[-1]]
@@ -144,7 +144,7 @@ def _with_group(script: Script, tokens: list[Token], place: int) -> list[Token]:
             raise _refusal(script, at, f"{word} of a table without GROUP BY")
         return [*tokens[:place], *made, *rest]
     stop = first + 1 + _end(rest[first + 1 :], *_BEHIND_GROUP)
-    groups = _listed(rest[first + 1 : stop])
+    groups = between_commas(rest[first + 1 : stop])
     others = [each for each in groups if not _is_bound(each)]
     bounds = {each[0].text.lower() for each in groups if _is_bound(each)}
     named = bool(bounds) and (word != WindowKind.CUMULATE or "window_end" in bounds)
@@ -256,17 +256,6 @@ def _end(tokens: Sequence[Token], *kinds: TokenType) -> int:
             return place
         end = place + 1
     return end
-
-
-def _listed(tokens: Sequence[Token]) -> list[list[Token]]:
-    """Cut tokens at the commas that stand in no further brackets."""
-    parts: list[list[Token]] = [[]]
-    for place, level in _levels(tokens):
-        if level == 0 and tokens[place].token_type is TokenType.COMMA:
-            parts.append([])
-        else:
-            parts[-1].append(tokens[place])
-    return parts
 
 
 def _joined(parts: Sequence[Sequence[Token]], call: Sequence[Token]) -> list[Token]:

@@ -53,16 +53,6 @@ class Window:
         """How many windows a row can be in."""
         return -(-in_us(self.size) // in_us(self.step))
 
-    @property
-    def words(self) -> str:
-        """Describe the window for people."""
-        behind = f"{in_words(self.offset)} behind " if self.offset else ""
-        aligned = f"[start, end), aligned to {behind}1970-01-01 UTC"
-        if self.kind is WindowKind.TUMBLE:
-            return f"tumbling windows of {in_words(self.size)}, {aligned}"
-        each = "every" if self.kind is WindowKind.HOP else "growing by"
-        return f"windows of {in_words(self.size)} {each} {in_words(self.step)}, {aligned}"
-
 
 def window_kind(node: exp.Expr) -> WindowKind | None:
     """Return which window function a parsed expression is, if any."""
