@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from psycopg import sql
 
+from cdc.database import Connection
 from schemas.pg_types import SourceColumn, decimal_of
 
 _OUTPUT = "format('%s', {x})"
@@ -34,6 +35,24 @@ _EXPRESSIONS = {
         " timestamptz '9999-12-31 23:59:59.999999+00')) * 1000000)::bigint::text"
     ),
 }
+
+
+def recoded(connection: Connection) -> bool:
+    """Whether the server keeps text in another encoding than the lake, which has UTF-8.
+
+    SQL_ASCII is none: its bytes are what they are.
+    """
+    encoding = connection.info.parameter_status("server_encoding")
+    return encoding not in ("UTF8", "SQL_ASCII")
+
+
+def md5_of(text: sql.Composable, *, recoded: bool) -> sql.Composed:
+    """Return SQL for the hash of a text in UTF-8: md5(text) hashes the bytes that the server keeps.
+
+    Where those are UTF-8 the plain form is taken, which is faster.
+    """
+    form = "md5(convert_to({}, 'UTF8'))" if recoded else "md5({})"
+    return sql.SQL(form).format(text)
 
 
 def has_text(column: SourceColumn) -> bool:

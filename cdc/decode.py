@@ -28,6 +28,7 @@ from typing import Any
 import pyarrow as pa
 
 from cdc.change_vectors import read_changes
+from kernel.clock import UNIX_EPOCH
 from kernel.errors import NotFound, PenstockError, Unavailable
 from kernel.positions import Lsn
 from schemas.columns import decode_value, envelope_shape
@@ -59,7 +60,6 @@ log = logging.getLogger("penstock.capture")
 _BAD_TIMES: set[tuple[str, str]] = set()
 """Sources and tables of which this process has said that an event time is none."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Fact = Change | SourceMessage | TransactionBegin | TransactionEnd | SnapshotEnd
 
@@ -297,7 +297,7 @@ def _number(value: int | None, name: str) -> int:
 
 
 def _micros(value: int | None) -> datetime:
-    return _EPOCH + timedelta(microseconds=_number(value, "ts_us"))
+    return UNIX_EPOCH + timedelta(microseconds=_number(value, "ts_us"))
 
 
 def _moment(value: object, column: str) -> datetime:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import Protocol
+from datetime import UTC, datetime, timedelta
+from typing import Final, Protocol
 
 from kernel.errors import InvalidRequest
+
+UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def micros(moment: datetime) -> int:
+    """Return microseconds since 1970 UTC, exactly: a number that every engine compares."""
+    return (moment - UNIX_EPOCH) // timedelta(microseconds=1)
 
 
 def read_moment(text: str) -> datetime:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable, Schema, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
 from deltalake.transaction import AddAction
 
 from kernel.positions import Epoch
@@ -116,21 +116,30 @@ def replace_files(
     """
     shorten(guard.app_id, table)
     table.update_incremental()
-    enable_for(table, columns)
+    enable_for(table, columns)  # A commit, which takes in what others did: before it is asked.
     if mark_of(table, guard.app_id) != before:
         raise overtaken(table, guard.app_id, guard.epoch)
     what = f"replacing the rows of {table.table_uri}"
     with committing(table, guard.app_id, guard.epoch, what, again=guard.again):
-        table.create_write_transaction(
-            [*adds],
-            mode="overwrite",
-            schema=Schema.from_arrow(columns),
-            partition_by=[],
-            # Right behind the version whose files it takes away: Delta would let it pass after a
-            # commit that only rearranged them, and the rows would double.
-            commit_properties=guarded(guard.app_id, guard.epoch, retries=0),
-        )
+        # Right behind the version whose files it takes away: Delta would let it pass after a
+        # commit that only rearranged them, and the rows would double.
+        properties = guarded(guard.app_id, guard.epoch, retries=0)
+        put_in_place_of_all(table, adds, Schema.from_arrow(columns), properties)
         table.update_incremental()
+
+
+def put_in_place_of_all(
+    table: DeltaTable, adds: Sequence[AddAction], columns: Schema, properties: CommitProperties
+) -> None:
+    """Put files in the place of all that a table has, under their columns, by one commit.
+
+    Where new columns need it, one that changes no row comes before (`lake.reader_features`). Raises
+    what deltalake raises.
+    """
+    enable_for(table, pa.schema(columns.to_arrow()))
+    table.create_write_transaction(
+        [*adds], mode="overwrite", schema=columns, partition_by=[], commit_properties=properties
+    )
 
 
 def _written(table: DeltaTable, rows: pa.Table, partition_by: Sequence[str]) -> list[AddAction]:

@@ -242,6 +242,18 @@ def _is_view(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string_view(kind) or pa.types.is_binary_view(kind))
 
 
+def in_columns(rows: pa.Table, columns: pa.Schema) -> pa.Table:
+    """Return rows in other columns, under the types of these; those that they lack are null."""
+    known = {*rows.schema.names}
+    found = [
+        rows[field.name].cast(field.type)
+        if field.name in known
+        else pa.nulls(rows.num_rows, field.type)
+        for field in columns
+    ]
+    return pa.table(found, schema=columns)
+
+
 def missing_file(rows: ds.Dataset) -> str | None:
     """Return a file of a dataset that is not there any more."""
     if isinstance(rows, ds.FileSystemDataset):

@@ -7,7 +7,6 @@ Arrow, whatever their types: Spark moves few large values, and needs no types of
 
 from __future__ import annotations
 
-import pickle
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from lake.collecting import Limit, collected
 from lake.executor_tasks import declined, told
+from lake.row_bytes import packed, unpacked
 
 _TOLD = pa.schema(
     [
@@ -34,28 +34,15 @@ _TOLD = pa.schema(
 _SHAPE = from_arrow_schema(_TOLD)
 
 
-class PartRows(Protocol):
-    """Makes rows of one part of a step, by its number. Picklable."""
+PartRows = Callable[[int], pa.Table]
+"""Makes rows of one part of a step, by its number. Picklable."""
 
-    def __call__(self, number: int) -> pa.Table:
-        """Return the rows of one part."""
-        ...
+PartBuckets = Callable[[int], Mapping[int, pa.Table]]
+"""Makes rows of one part, apart by the number of their bucket; of each the same columns. Picklable.
+"""
 
-
-class PartBuckets(Protocol):
-    """Makes rows of one part of a step, apart by bucket. Picklable."""
-
-    def __call__(self, number: int) -> Mapping[int, pa.Table]:
-        """Return the rows of one part by the number of their bucket; of each the same columns."""
-        ...
-
-
-class BucketRows(Protocol):
-    """Makes one answer of what all parts say of a bucket. Picklable."""
-
-    def __call__(self, rows: pa.Table) -> pa.Table:
-        """Return the answer; the order of `rows` is not known."""
-        ...
+BucketRows = Callable[[pa.Table], pa.Table]
+"""Makes one answer of what all parts say of a bucket, in no order. Picklable."""
 
 
 class RowTasks(Protocol):
@@ -86,32 +73,6 @@ class RowTasks(Protocol):
         nothing taken, where a task failed with an error that is none of ours.
         """
         ...
-
-
-class RowsHere:
-    """Makes everything in the calling thread, as executors would."""
-
-    def of_parts(self, task: PartRows, parts: int, limit: Limit) -> Mapping[int, pa.Table] | None:
-        """See `RowTasks`."""
-        run = _Parts(pickle.loads(pickle.dumps(task)))
-        return _heard([row for number in range(parts) for row in run.of(number)])
-
-    def of_buckets(
-        self,
-        task: PartBuckets,
-        parts: int,
-        join: BucketRows,
-        buckets: int,
-        limit: Limit,
-        take: Callable[[pa.Table], None],
-    ) -> bool:
-        """See `RowTasks`."""
-        split, joined = pickle.loads(pickle.dumps((_Split(task), _Joined(join))))
-        sent = [row for number in range(parts) for row in split.of(number)]
-        found = _heard(list(joined.of(sent)))
-        for answer in (found or {}).values():
-            take(answer)
-        return found is not None
 
 
 class SparkRows:
@@ -154,7 +115,7 @@ class SparkRows:
             for few in _portions(looked, limit.most_bytes // 2):
                 rows = answers.select("number", "rows").where(F.col("number").isin(few))
                 for answer in collected(rows, limit)["rows"].to_pylist():
-                    take(_read(answer))
+                    take(unpacked(answer))
             return True
         finally:
             answers.unpersist()
@@ -179,7 +140,7 @@ class _Parts:
     task: PartRows
 
     def of(self, number: int) -> list[dict[str, object]]:
-        return told(number, lambda: [{"rows": _written(self.task(number))}])
+        return told(number, lambda: [{"rows": bytes(packed(self.task(number)))}])
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +150,9 @@ class _Split:
     def of(self, number: int) -> list[dict[str, object]]:
         def split() -> list[dict[str, object]]:
             made = self.task(number)
-            return [{"bucket": bucket, "rows": _written(rows)} for bucket, rows in made.items()]
+            return [
+                {"bucket": bucket, "rows": bytes(packed(rows))} for bucket, rows in made.items()
+            ]
 
         rows = told(number, split)
         for row in rows:
@@ -230,7 +193,7 @@ class _Joined:
         for bucket, parts in sorted(said.items()):
 
             def joined(parts: Sequence[bytes] = tuple(parts)) -> list[dict[str, object]]:
-                return [{"rows": _written(self.join(pa.concat_tables(map(_read, parts))))}]
+                return [{"rows": bytes(packed(self.join(pa.concat_tables(map(unpacked, parts)))))}]
 
             yield from told(bucket, joined)
 
@@ -239,16 +202,4 @@ def _heard(rows: Sequence[Mapping[str, Any]]) -> dict[int, pa.Table] | None:
     rows = [{"declined": None, "error": None, **row} for row in rows]
     if declined(rows):
         return None
-    return {row["number"]: _read(row["rows"]) for row in rows}
-
-
-def _written(rows: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as stream:
-        stream.write_table(rows)
-    return bytes(sink.getvalue())
-
-
-def _read(rows: bytes) -> pa.Table:
-    with pa.ipc.open_stream(rows) as stream:
-        return stream.read_all()
+    return {row["number"]: unpacked(row["rows"]) for row in rows}

@@ -94,12 +94,9 @@ def handed_back(files: StagedFiles, name: str, value: str | None = None) -> list
     ]
 
 
-class Task(Protocol):
-    """Work on the parts of a step, each by its number. Picklable."""
-
-    def __call__(self, number: int) -> Sequence[WrittenFile] | None:
-        """Write the files of one part; None where that takes what other rows say."""
-        ...
+Task = Callable[[int], Sequence[WrittenFile] | None]
+"""Writes the files of one part of a step, by its number; None where that takes what other rows say.
+Picklable."""
 
 
 class Tasks(Protocol):

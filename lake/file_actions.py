@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from lake.handle_answers import answer
@@ -22,3 +23,10 @@ def actions_of(table: DeltaTable) -> pa.Table:
         lambda: pa.table(table.get_add_actions(flatten=True)),
         is_kept=lambda actions: actions.num_rows <= MOST_FILES,
     )
+
+
+def size_of(table: DeltaTable) -> tuple[int, int]:
+    """Return how many rows a table has, as its log tells, and how many bytes its files."""
+    actions = actions_of(table)
+    rows, size = pc.sum(actions["num_records"]).as_py(), pc.sum(actions["size_bytes"]).as_py()
+    return int(rows or 0), int(size or 0)

@@ -9,6 +9,8 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from lake.datasets import in_columns
+
 BATCH_BYTES = 8 * 2**20
 _BATCH_ROWS = 65_536
 _PROBE_ROWS = 64
@@ -22,7 +24,7 @@ def small_batches(rows: ds.Dataset, where: pc.Expression | None = None) -> Itera
     for fragment in rows.get_fragments(where):
         with fragment.open() as source:
             for batch in pq.ParquetFile(source).iter_batches(_rows_of_a_batch(fragment)):
-                yield _in_columns(pa.Table.from_batches([batch]), rows.schema)
+                yield in_columns(pa.Table.from_batches([batch]), rows.schema)
 
 
 def unpacked(files: Iterable[ds.Fragment]) -> tuple[int, int]:
@@ -49,15 +51,3 @@ def _rows_of_a_batch(fragment: ds.Fragment) -> int:
     rows, stored = unpacked([fragment])
     width = int(max(first.nbytes // first.num_rows, stored // rows, 1))
     return max(1, min(_BATCH_ROWS, BATCH_BYTES // width))
-
-
-def _in_columns(rows: pa.Table, columns: pa.Schema) -> pa.Table:
-    """Return rows of a file in the columns of its table; those that it lacks are null."""
-    known = {*rows.schema.names}
-    found = [
-        rows[field.name].cast(field.type)
-        if field.name in known
-        else pa.nulls(rows.num_rows, field.type)
-        for field in columns
-    ]
-    return pa.table(found, schema=columns)

@@ -33,6 +33,14 @@ _LOST = re.compile(r"[#?\[\]|^\\]|%[0-9A-Fa-f]{2}")
 OBJECT_STORES = ("s3",)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableAt:
+    """A table's Delta version and the epoch up to which it has taken input."""
+
+    version: int
+    as_of_epoch: int
+
+
 @dataclass(frozen=True, slots=True)
 class Lake:
     """A folder or object-store prefix that holds all tables of one workspace."""

@@ -10,20 +10,20 @@ row need not load pyarrow for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Protocol
 
 from arro3.core import Array, DataType, Schema, Table
 from arro3.core.types import ArrayInput, ArrowSchemaExportable, ArrowStreamExportable
 from deltalake import DeltaTable, write_deltalake
 
+from kernel.clock import micros
 from kernel.errors import LeaseLost, StorageFull
 from kernel.positions import Epoch
 from kernel.retry import Backoff, retrying
 from lake.guarded_commits import committing, guarded
 
 _RIVALS = Backoff(attempts=20, base_s=0.05, cap_s=0.5)
-_UNIX = datetime(1970, 1, 1, tzinfo=UTC)
 
 Row = Mapping[str, object]
 Rows = Callable[[int], Sequence[Row]]
@@ -111,4 +111,4 @@ def _micros(value: object) -> int | None:
     if value is None:
         return None
     assert isinstance(value, datetime), f"{value!r} is no time"
-    return (value - _UNIX) // timedelta(microseconds=1)
+    return micros(value)

@@ -18,7 +18,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -37,19 +36,12 @@ from lake.datasets import (
 from lake.file_actions import actions_of
 from lake.handle_answers import answer
 from lake.handles import Handle
+from lake.layout import TableAt as TableAt
 from lake.storage import is_local
 from lake.table_settings import make_table
 
 RENEWED_AFTER = 25
 """To open takes as long as some 20 commits of a handle that has seen as many."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableAt:
-    """A table's Delta version and the epoch up to which it has taken input."""
-
-    version: int
-    as_of_epoch: int
 
 
 class Tables:

@@ -12,8 +12,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, functions
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from lake.datasets import location_of, schema_of
 from lake.ranges import Range, actions_within
@@ -69,3 +70,11 @@ class DeltaFrames:
 def _files(table: DeltaTable, ranges: tuple[Range, ...]) -> list[str]:
     root = location_of(table)
     return [f"{root}/{path}" for path in actions_within(table, ranges)["path"].to_pylist()]
+
+
+def with_nulls(frame: DataFrame, wanted: StructType) -> DataFrame:
+    """Return a frame with nulls in those wanted columns that it lacks."""
+    for field in wanted:
+        if field.name not in frame.columns:
+            frame = frame.withColumn(field.name, functions.lit(None).cast(field.dataType))
+    return frame

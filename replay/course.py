@@ -50,7 +50,6 @@ class Course:
     _started: float = field(default_factory=time.monotonic)
     _recorded: float = field(default_factory=time.monotonic)
     _slice_began: float = field(default_factory=time.monotonic)
-    _slices_before: int = 0
     _seconds_before: int = 0
     _rows_before: int = 0
     _paces: list[tuple[float, int]] = field(default_factory=list)
@@ -108,7 +107,7 @@ class Course:
         """Take note of how many slices the table has, when a process begins with it."""
         self.build = replace(self.build, done=done)
         self._slice_began = time.monotonic()
-        self._slices_before, self._seconds_before = done, len(self.build.seconds)
+        self._seconds_before = len(self.build.seconds)
         self._rows_before = self.build.rows_done
 
     def built(self) -> Replay:

@@ -18,10 +18,9 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from kernel.errors import LeaseLost, NotFound, Unavailable
 from kernel.positions import CLOSED, DeltaVersion, Epoch
 from kernel.retry import Backoff, retrying
-from lake.adoption import adopted
+from lake.adoption import adopted, put_in_place_of_all
 from lake.datasets import schema_of
 from lake.layout import Lake
-from lake.reader_features import enable_for
 from lake.tables import Tables, kept
 from lake.writer import ArrowWriter, Guard
 from replay.generation_names import stable_name
@@ -81,20 +80,12 @@ def publish(
     """Make the built generation the table, by one commit on top of the state that `stable` has.
 
     `told`: what the commit says beside.
-    Where new columns need it, one that changes no row comes before (`lake.reader_features`).
     Raises `LeaseLost` when the live writer committed meanwhile: nothing was changed.
     """
     try:
-        enable_for(stable, schema_of(built))
-        stable.create_write_transaction(
-            [*adopted(built, folder)],
-            mode="overwrite",
-            schema=built.schema(),
-            partition_by=[],
-            commit_properties=_properties(
-                [Cursor(app_id=old, epoch=CLOSED), new], generation, told
-            ),
-        )
+        cursors = [Cursor(app_id=old, epoch=CLOSED), new]
+        properties = _properties(cursors, generation, told)
+        put_in_place_of_all(stable, adopted(built, folder), built.schema(), properties)
     except CommitFailedError as error:
         raise LeaseLost(f"{old} committed while the swap did: {error}") from error
     except DeltaError as error:

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from kernel.errors import Conflict, InvalidRequest, StorageFull
 from kernel.positions import Epoch
 from lake import storage
 from lake.datasets import dataset_of
+from lake.file_actions import size_of
 from pipeline.ddl.held_tables import retry_command
 from pipeline.executor import ExecutorChoice
 from pipeline.typed.columns import EPOCH, LATE
@@ -372,12 +372,7 @@ def table_size(site: Site, name: str) -> InputSize:
     table = site.tables.open(site.lake.path(name))
     if table is None:
         return InputSize(name=name, rows=0, bytes=0, late=0)
-    actions = pa.table(table.get_add_actions())
+    rows, size = size_of(table)
     dataset = dataset_of(table)
     late = dataset.count_rows(filter=pc.field(LATE)) if LATE in dataset.schema.names else 0
-    return InputSize(
-        name=name,
-        rows=pc.sum(actions["num_records"]).as_py() or 0,
-        bytes=pc.sum(actions["size_bytes"]).as_py() or 0,
-        late=late,
-    )
+    return InputSize(name=name, rows=rows, bytes=size, late=late)

@@ -13,7 +13,7 @@ from lake.layout import Lake, part_of
 from service.standstills import of_pipeline
 
 if TYPE_CHECKING:
-    from projections.serve.epochs import EpochPage
+    from pipeline.commit.manifest_rows import Committed
     from projections.serve.lake_tables import Commit
 
 Document = dict[str, object]
@@ -99,10 +99,13 @@ def commit_list(commits: Sequence[Commit]) -> list[Document]:
     return [asdict(each) for each in commits]
 
 
-def epoch_document(page: EpochPage) -> Document:
-    """Return a committed epoch. Fields of a tuple have names in Python alone."""
-    topics = {name: topic._asdict() for name, topic in page.topics.items()}
-    return asdict(page) | {"topics": topics}
+def epoch_document(done: Committed) -> Document:
+    """Return what of a committed epoch is for others than the pipeline."""
+    # Fields of a tuple have names in Python alone.
+    topics = {name: topic._asdict() for name, topic in done.topics.items()}
+    document = asdict(done) | {"topics": topics}
+    del document["progress"]
+    return document
 
 
 def _hold_over(name: str, held: Mapping[str, str]) -> str | None:

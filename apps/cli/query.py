@@ -21,7 +21,7 @@ from kernel.positions import Epoch
 from service import lake_documents
 
 if TYPE_CHECKING:
-    from projections.serve.epochs import EpochPage
+    from pipeline.commit.manifest_rows import Committed
 
 TableName = Annotated[
     str,
@@ -157,7 +157,7 @@ def epoch_show(
     call.answer(lake_documents.epoch_document(found), text="\n".join(lines))
 
 
-def _counts(found: EpochPage) -> str:
+def _counts(found: Committed) -> str:
     return ", ".join(f"{what} {count}" for what, count in found.counts.items() if count) or "-"
 
 

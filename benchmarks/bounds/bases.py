@@ -19,11 +19,12 @@ import numpy as np
 import pyarrow as pa
 
 from kernel.positions import Epoch
+from lake.file_actions import size_of
 from lake.layout import Lake
 from lake.tables import Tables
 from lake.writer import OP, UPSERT, ArrowWriter, Guard
 from pipeline.current.fold_policy import FoldPolicy
-from pipeline.current.merging import MergeHere, size_of
+from pipeline.current.merging import MergeHere
 
 NAME = "current/bench.public.large"
 SIZES = (2_000_000, 10_000_000)

@@ -8,7 +8,6 @@ staged already is not read again. Memory is bounded by the readers: a block and 
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextvars import copy_context
@@ -40,7 +39,6 @@ from pipeline.installs.staging import Staging
 from schemas.lake_columns import captured_columns
 
 _AGAIN = Backoff(attempts=5, base_s=0.5, cap_s=10.0)
-log = logging.getLogger("penstock.copy")
 
 
 class CopyStopped(Exception):

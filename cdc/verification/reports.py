@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
+from kernel.clock import UNIX_EPOCH
 from kernel.positions import lsn_from_text
 from pipeline.verification.book import MOST_KEYS, Fact, Kind
 from schemas.key_ranges import KeyRange
@@ -221,15 +222,18 @@ def readable(key: str, columns: tuple[SourceColumn, ...]) -> dict[str, str | Non
 
 
 def _shown(value: str, column: SourceColumn) -> str:
-    start = datetime(1970, 1, 1, tzinfo=UTC)
     if column.is_array:
         return value
     match column.type:
         case "date":
-            return (start + timedelta(days=int(value))).date().isoformat()
+            return (UNIX_EPOCH + timedelta(days=int(value))).date().isoformat()
         case "timestamp":
-            return (start + timedelta(microseconds=int(value))).replace(tzinfo=None).isoformat(" ")
+            return (
+                (UNIX_EPOCH + timedelta(microseconds=int(value)))
+                .replace(tzinfo=None)
+                .isoformat(" ")
+            )
         case "timestamptz":
-            return (start + timedelta(microseconds=int(value))).isoformat(" ")
+            return (UNIX_EPOCH + timedelta(microseconds=int(value))).isoformat(" ")
         case _:
             return value

@@ -15,14 +15,13 @@ from dataclasses import dataclass
 from psycopg import sql
 
 from cdc import ranges
-from cdc.canonical import cell, has_text
+from cdc.canonical import cell, has_text, md5_of, recoded
 from cdc.columns import columns_of
 from cdc.database import Connection, split_table
 from cdc.masking import hand_salt, select_list
 from cdc.options import PLAIN, TableOptions
 from cdc.row_policies import heed_policies
 from cdc.snapshot.chunks import from_clause
-from cdc.verify import md5_of, recoded
 from kernel.errors import InvalidRequest
 from schemas.key_ranges import WHOLE, Bound, KeyColumn, KeyOrder, KeyRange, ordered_key
 from schemas.pg_types import SourceColumn

@@ -23,7 +23,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -71,16 +70,11 @@ UNNAMED = (
 log = logging.getLogger("penstock.upkeep")
 
 
-class PutTogether(Protocol):
-    """Puts small files of a table together, without a change to its rows."""
+PutTogether = Callable[[DeltaTable, Sequence[str | None], int], None]
+"""Writes files of some partitions of a table that are smaller than so many bytes to such as it.
 
-    def __call__(self, table: DeltaTable, partitions: Sequence[str | None], size: int) -> None:
-        """Write the files of some partitions that are smaller than `size` bytes to such as it.
-
-        One commit takes them out and the new ones in. Raises `CommitFailedError` or `LeaseLost`
-        when another writer changed them meanwhile.
-        """
-        ...
+One commit takes them out and the new ones in, without a change to rows. Raises `CommitFailedError`
+or `LeaseLost` when another writer changed them meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,12 +18,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.transaction import AddAction
 
+from kernel.clock import micros
 from lake.stretches import in_order
 from lake.table_columns import IGNORED, QUARANTINE, REJECTED
 from pipeline.arrive.seen_events import SeenEvents, content_of, events_at
 from pipeline.arrive.sorter import Released, Sorter
 from pipeline.decode.log_rows import Kept, change_rows, event_rows, quarantine_rows, record_rows
-from pipeline.position.progress import Lateness, Progress, micros
+from pipeline.position.progress import Lateness, Progress
 
 
 @dataclass(slots=True)

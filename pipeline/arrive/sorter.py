@@ -16,6 +16,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kernel.clock import micros
 from kernel.positions import LARGEST
 from lake.table_columns import (
     CHANGE,
@@ -32,7 +33,7 @@ from lake.table_columns import (
 )
 from pipeline.arrive.runs import ArrivalRun, EventRun, others, runs_of
 from pipeline.decode.log_rows import Kept, sizes_of
-from pipeline.position.progress import Lateness, Mark, Progress, micros
+from pipeline.position.progress import Lateness, Mark, Progress
 from schemas.records import MESSAGES
 
 

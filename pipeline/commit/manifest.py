@@ -9,7 +9,7 @@ An epoch is committed once, and never reused.
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import reduce
 from operator import or_
@@ -22,6 +22,7 @@ from kernel.positions import CLOSED, LARGEST, Epoch, Offsets
 from lake.guarded_commits import mark_of
 from lake.layout import Lake
 from lake.log_lengths import SHORT
+from lake.table_columns import UTC_MICROS
 from lake.tables import Tables, greatest
 from lake.writer import ArrowWriter, Guard
 from pipeline.commit.epoch_memory import EpochMemory
@@ -39,13 +40,44 @@ from pipeline.commit.manifest_rows import (
     noted_at,
     projected_of,
     projected_row,
-    rows_of,
     tables_json,
 )
 from pipeline.position.progress import Progress
 
 _APP = "epochs"
 """What its commits are guarded as, beside what each of them says."""
+
+SCHEMA = pa.schema(
+    [
+        ("epoch", pa.int64()),
+        ("kind", pa.string()),
+        ("name", pa.string()),
+        ("run_id", pa.string()),
+        ("batch_id", pa.int64()),
+        ("start_offsets", pa.string()),
+        ("end_offsets", pa.string()),
+        ("progress", pa.string()),
+        ("heads", pa.string()),
+        ("cuts", pa.string()),
+        ("pending_from", pa.string()),
+        ("tables", pa.string()),
+        ("counts", pa.string()),
+        ("timings_ms", pa.string()),
+        ("at", UTC_MICROS),
+        ("installs", pa.string()),
+        ("held", pa.string()),
+        ("topics", pa.string()),
+        ("meaning", pa.string()),
+        ("standing", pa.string()),
+    ]
+)
+"""From `installs` on they came later: rows without took, held and know none."""
+
+
+def rows_of(*rows: Mapping[str, object]) -> pa.Table:
+    """Return rows of the manifest that are written now."""
+    now = datetime.now(UTC)
+    return pa.Table.from_pylist([{**row, "at": now} for row in rows], schema=SCHEMA)
 
 
 class Manifest:
@@ -66,13 +98,13 @@ class Manifest:
 
         Raises `LeaseLost` when another run bound it to other offsets.
         """
-        guard, row_of_it = Guard(f"{_APP}/bound", bound.epoch), bound_row(bound)
+        guard, row = Guard(f"{_APP}/bound", bound.epoch), rows_of(bound_row(bound))
         if not self._made:
             # Several commits of each epoch, by several threads, and nobody reads an old version.
-            self._tables.ensure(self._lake.epochs, row_of_it.schema, settings=SHORT)
+            self._tables.ensure(self._lake.epochs, row.schema, settings=SHORT)
             self._made = True
         try:
-            self._writer.claim(self._lake.epochs, row_of_it, guard)
+            self._writer.claim(self._lake.epochs, row, guard)
         except LeaseLost:
             if self.unfinished() != bound:
                 raise
@@ -82,7 +114,8 @@ class Manifest:
 
         Who finishes it after a crash leaves the same out: tables of all topics take rows once.
         """
-        self._writer.append(self._lake.epochs, bound_row(bound), self._again("left out"))
+        row = rows_of(bound_row(bound))
+        self._writer.append(self._lake.epochs, row, self._again("left out"))
 
     def commit(self, done: Committed) -> None:
         """Make an epoch visible. Doing it twice has the effect of once."""

@@ -1,17 +1,14 @@
-"""What the rows of the manifest say, and how they are written."""
+"""What the rows of the manifest say, and how they are written. It loads no pyarrow."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-
-import pyarrow as pa
+from datetime import datetime
 
 from kernel.positions import Epoch, Offsets, TopicId
-from lake.table_columns import UTC_MICROS
-from lake.tables import TableAt
+from lake.layout import TableAt
 from pipeline.ddl.held_tables import Hold
 
 BOUND, COMMITTED, PROJECTION = "bound", "committed", "projection"
@@ -25,32 +22,6 @@ _TRANSACTIONS = "transactions"
 """And under this one how many transactions may become foldable of a source."""
 TYPED = "typed"
 """The name under which typed and history tables note how far they were brought."""
-
-SCHEMA = pa.schema(
-    [
-        ("epoch", pa.int64()),
-        ("kind", pa.string()),
-        ("name", pa.string()),
-        ("run_id", pa.string()),
-        ("batch_id", pa.int64()),
-        ("start_offsets", pa.string()),
-        ("end_offsets", pa.string()),
-        ("progress", pa.string()),
-        ("heads", pa.string()),
-        ("cuts", pa.string()),
-        ("pending_from", pa.string()),
-        ("tables", pa.string()),
-        ("counts", pa.string()),
-        ("timings_ms", pa.string()),
-        ("at", UTC_MICROS),
-        ("installs", pa.string()),
-        ("held", pa.string()),
-        ("topics", pa.string()),
-        ("meaning", pa.string()),
-        ("standing", pa.string()),
-    ]
-)
-"""From `installs` on they came later: rows without took, held and know none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,22 +96,17 @@ class Projected:
     meaning: str = ""
 
 
-def rows_of(*rows: Mapping[str, object]) -> pa.Table:
-    """Return rows of the manifest that are written now."""
-    now = datetime.now(UTC)
-    return pa.Table.from_pylist([{**row, "at": now} for row in rows], schema=SCHEMA)
-
-
-def bound_row(bound: Bound) -> pa.Table:
+def bound_row(bound: Bound) -> dict[str, object]:
     """Return the row that binds an epoch."""
-    row = {"epoch": bound.epoch, "kind": BOUND, "run_id": bound.run_id, "batch_id": bound.batch_id}
+    row: dict[str, object] = {"epoch": bound.epoch, "kind": BOUND, "run_id": bound.run_id}
+    row |= {"batch_id": bound.batch_id}
     row |= {"start_offsets": compact(bound.start), "end_offsets": compact(bound.end)}
     installs = None if bound.installs is None else compact(bound.installs)
     # Columns that say of a committed epoch what became of it.
     rests = {_REST: bound.most_rows, _REST_BYTES: bound.most_bytes}
     rests |= {_REST_ROW_BYTES: bound.most_row_bytes, _TRANSACTIONS: bound.most_transactions}
     row |= {"cuts": compact(bound.goes_on), "counts": compact(rests)}
-    return rows_of(row | {"installs": installs, "topics": compact(bound.topics)})
+    return row | {"installs": installs, "topics": compact(bound.topics)}
 
 
 def compact(value: object) -> str:
@@ -180,7 +146,7 @@ def bound_of(row: Mapping[str, object]) -> Bound:
 
 
 def committed_of(row: Mapping[str, object]) -> Committed:
-    """Read the row that committed an epoch."""
+    """Read the row that committed an epoch; `progress` may be left out of it."""
     at = row["at"]
     assert isinstance(at, datetime)
     return Committed(
@@ -188,7 +154,7 @@ def committed_of(row: Mapping[str, object]) -> Committed:
         run_id=str(row["run_id"]),
         batch_id=int(str(row["batch_id"])),
         end=json.loads(str(row["end_offsets"])),
-        progress=str(row["progress"]),
+        progress=str(row.get("progress") or ""),
         heads=json.loads(str(row["heads"])),
         cuts=json.loads(str(row["cuts"])),
         pending_from=json.loads(str(row["pending_from"])),

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kernel import failpoints
+from kernel.clock import micros
 from kernel.errors import InstallDeclined
 from kernel.positions import Epoch, KafkaOffset
 from lake.layout import Lake, changes_log, events_log
@@ -37,7 +38,7 @@ from pipeline.arrive.seen_events import CONTENT, among
 from pipeline.arrive.sorter import Released
 from pipeline.arrive.widened_topics import IDENTITY, repeated
 from pipeline.installs.install_book import DECODE, Install, InstallEntry
-from pipeline.position.progress import Progress, micros
+from pipeline.position.progress import Progress
 from schemas.header_text import headers_of
 from schemas.records import KafkaRecord
 

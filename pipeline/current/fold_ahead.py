@@ -16,11 +16,11 @@ from kernel import failpoints
 from kernel.positions import Epoch
 from lake import storage
 from lake.executor_tasks import Executors, TasksHere
+from lake.file_actions import size_of
 from lake.layout import Lake, current_name
 from lake.tables import Tables
 from pipeline.current.bucketed_merge import BucketedMerge, MergedFiles
 from pipeline.current.image_stager import ImageStager
-from pipeline.current.merging import size_of
 from pipeline.current.newest_images import NewestImages
 from pipeline.current.staged_images import ImageStaging
 from pipeline.current.tail import TailTables

@@ -24,12 +24,13 @@ from dataclasses import asdict, dataclass
 from typing import IO, Protocol, TypedDict
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from kernel.errors import EXIT_FAILED, EXIT_OK, LeaseLost, PenstockError, Unavailable
 from kernel.positions import DeltaVersion, Epoch
 from lake.child_processes import answers_of_child, start_child
+from lake.file_actions import size_of
+from lake.row_bytes import packed, unpacked
 from lake.tables import Tables
 from lake.writer import ArrowWriter, Guard, reached
 from pipeline.current.warm_bases import WRITTEN_AS, KeptBases
@@ -76,41 +77,14 @@ class BaseMerge(Protocol):
 
 
 class MergeHere:
-    """Merges in the calling thread, with table handles of its own.
+    """Merges in the calling thread, with table handles of its own unless it is given some.
 
     Safe for several threads, each with a path of its own.
     """
 
-    def __init__(self) -> None:
-        self._tables = Tables()
-        self._writer = ArrowWriter(self._tables)
-
-    def __call__(self, path: str, rows: pa.Table, guard: Guard, keys: Sequence[str]) -> MergedBase:
-        """See `BaseMerge`."""
-        version = self._writer.merge(path, rows, guard, keys=keys)
-        table = self._tables.open(path)
-        assert table is not None, "it was just merged into"
-        count, size = size_of(table)
-        return MergedBase(version=version, rows=count, size=size)
-
-    def hurry(self) -> None:
-        """A merge here has the caller's own priority."""
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-
-class MergeKept:
-    """Merges in the calling thread, and keeps the rows of bases for the next merge.
-
-    See `kept`: where that does not suit a base, deltalake merges into it. Safe for several
-    threads, each with a path of its own.
-    """
-
-    def __init__(self, kept: KeptBases | None = None, *, tables: Tables | None = None) -> None:
+    def __init__(self, *, tables: Tables | None = None) -> None:
         self._tables = tables or Tables()
         self._writer = ArrowWriter(self._tables)
-        self._kept = kept or KeptBases()
 
     def __call__(self, path: str, rows: pa.Table, guard: Guard, keys: Sequence[str]) -> MergedBase:
         """See `BaseMerge`."""
@@ -122,12 +96,33 @@ class MergeKept:
 
     def merge(self, path: str, rows: pa.Table, guard: Guard, keys: Sequence[str]) -> DeltaVersion:
         """Merge, and return the version alone: how large the base is takes a look at its files."""
+        return self._writer.merge(path, rows, guard, keys=keys)
+
+    def hurry(self) -> None:
+        """A merge here has the caller's own priority."""
+
+    def close(self) -> None:
+        """Nothing outlives the process."""
+
+
+class MergeKept(MergeHere):
+    """Keeps the rows of bases for the next merge, which then need not be read.
+
+    Where that does not suit a base, deltalake merges into it (`warm_bases`).
+    """
+
+    def __init__(self, kept: KeptBases | None = None, *, tables: Tables | None = None) -> None:
+        super().__init__(tables=tables)
+        self._kept = kept or KeptBases()
+
+    def merge(self, path: str, rows: pa.Table, guard: Guard, keys: Sequence[str]) -> DeltaVersion:
+        """Merge, and return the version alone."""
         table = self._tables.open(path)
-        if table is None or self.reached(path, table, guard):
-            return self._writer.merge(path, rows, guard, keys=keys)
-        merged = self._kept.merged(path, table, rows, keys)
-        if merged is None or merged.num_rows == 0:
-            return self._writer.merge(path, rows, guard, keys=keys)
+        merged = None
+        if table is not None and not self.reached(path, table, guard):
+            merged = self._kept.merged(path, table, rows, keys)
+        if table is None or merged is None or merged.num_rows == 0:
+            return super().merge(path, rows, guard, keys)
         before = table.version()
         self._kept.forget(path)
         version = self._writer.replace(table, merged, guard, WRITTEN_AS)
@@ -148,12 +143,6 @@ class MergeKept:
         """Return how many bytes the rows of a base take in memory; None where they are not kept."""
         return self._kept.bytes_at(path, table.version())
 
-    def hurry(self) -> None:
-        """A merge here has the caller's own priority."""
-
-    def close(self) -> None:
-        """Nothing outlives the process."""
-
 
 class MergeBeside:
     """Merges in a child process of low priority, one merge after the other.
@@ -168,7 +157,7 @@ class MergeBeside:
 
     def __call__(self, path: str, rows: pa.Table, guard: Guard, keys: Sequence[str]) -> MergedBase:
         """See `BaseMerge`. Raises `Unavailable` as well when the child ends amid the merge."""
-        body = _packed(rows)
+        body = packed(rows)
         asked = _Asked(
             path=path,
             app_id=guard.app_id,
@@ -220,13 +209,6 @@ class MergeBeside:
             return child.wait()
 
 
-def size_of(table: DeltaTable) -> tuple[int, int]:
-    """Return how many rows a table has, and how many bytes its files."""
-    actions = pa.table(table.get_add_actions())
-    rows, size = pc.sum(actions["num_records"]).as_py(), pc.sum(actions["size_bytes"]).as_py()
-    return int(rows or 0), int(size or 0)
-
-
 def _exchange(child: subprocess.Popen[bytes], asked: _Asked, body: pa.Buffer) -> bytes:
     """Return the line of the answer; less than a line when the child ends."""
     told, answers = child.stdin, child.stdout
@@ -239,13 +221,6 @@ def _exchange(child: subprocess.Popen[bytes], asked: _Asked, body: pa.Buffer) ->
         return answers.readline()
     except OSError:
         return b""
-
-
-def _packed(rows: pa.Table) -> pa.Buffer:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as stream:
-        stream.write_table(rows)
-    return sink.getvalue()
 
 
 def _base_of(line: bytes) -> MergedBase:
@@ -287,7 +262,7 @@ def _receive(given: IO[bytes], requests: queue.SimpleQueue[_Request]) -> None:
 def _answer(merge: BaseMerge, asked: _Asked, body: bytes) -> dict[str, object]:
     guard = Guard(asked["app_id"], Epoch(asked["epoch"]))
     try:
-        rows = pa.ipc.open_stream(body).read_all()
+        rows = unpacked(body)
         return asdict(merge(asked["path"], rows, guard, asked["keys"]))
     except LeaseLost as error:
         return {"lost": error.message}

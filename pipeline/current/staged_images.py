@@ -17,13 +17,13 @@ from lake import storage
 from lake.adoption import append_files, commit_staged
 from lake.datasets import dataset_of, location_of
 from lake.executor_tasks import WrittenFile
+from lake.file_actions import size_of
 from lake.file_batches import unpacked
 from lake.layers import EPOCH, KEYS, keys_of, marked, newest_of
 from lake.layout import Lake
 from lake.spark_writer import SparkWriter
 from lake.tables import Tables
 from lake.writer import OP, UPSERT, ArrowWriter, Guard
-from pipeline.current.merging import size_of
 from schemas.identifiers import spark_name
 
 STAGING = "current/_staging/"

@@ -30,12 +30,13 @@ from kernel.errors import LeaseLost, PenstockError
 from kernel.positions import Epoch
 from lake.attempts import Attempts
 from lake.datasets import schema_of
+from lake.file_actions import size_of
 from lake.layers import EPOCH, FOLDER, KEYS, keys_of, marked, newest_image, tail_name
 from lake.layout import Lake
 from lake.tables import TableAt, Tables
 from lake.writer import ArrowWriter, Guard, reached
 from pipeline.current.fold_policy import FoldPolicy
-from pipeline.current.merging import BaseMerge, MergeHere, size_of
+from pipeline.current.merging import BaseMerge, MergeHere
 
 _REWRITE_FILES = 24
 _LOOK_S = 0.05

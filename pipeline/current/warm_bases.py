@@ -23,7 +23,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import ColumnProperties, DeltaTable, WriterProperties
 
-from lake.datasets import dataset_of
+from lake.datasets import dataset_of, in_columns
+from lake.file_actions import size_of
 from lake.writer import OP, UPSERT
 from pipeline.ddl.unchanged_values import rows_without_keys
 
@@ -124,8 +125,7 @@ class KeptBases:
             return True
         if path in self._too_large or table.metadata().partition_columns:
             return False
-        sizes = pa.table(table.get_add_actions())["size_bytes"]
-        return 0 < (pc.sum(sizes).as_py() or 0) <= MOST_FILE_BYTES
+        return 0 < size_of(table)[1] <= MOST_FILE_BYTES
 
     def _rows(self, path: str, table: DeltaTable) -> pa.Table | None:
         kept = self._kept.get(path)
@@ -154,11 +154,7 @@ def _like(base: pa.Table, rows: pa.Table) -> pa.Table | None:
     types = {field.name: field.type for field in base.schema}
     if any(types.get(field.name) != field.type for field in rows.schema):
         return None
-    columns = [
-        rows[field.name] if field.name in rows.schema.names else pa.nulls(len(rows), field.type)
-        for field in base.schema
-    ]
-    return pa.Table.from_arrays(columns, schema=base.schema)
+    return in_columns(rows, base.schema)
 
 
 def _without(base: pa.Table, changed: pa.Table) -> pa.Table:

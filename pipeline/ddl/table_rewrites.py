@@ -20,13 +20,13 @@ from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
 
 from kernel import failpoints
 from kernel.positions import Epoch
+from lake.adoption import put_in_place_of_all
 from lake.datasets import dataset_at, dataset_of, has_whole_files, location_of, schema_of
 from lake.exactness import as_spelled, as_spelled_within
 from lake.executor_tasks import Tasks, WrittenFile, handed_back
 from lake.file_actions import actions_of
 from lake.file_batches import small_batches
 from lake.guarded_commits import committing, guarded
-from lake.reader_features import enable_for
 from lake.staged_files import FilePlace, StagedFiles
 from lake.table_settings import TABLE_SETTINGS
 from lake.tables import Tables
@@ -191,14 +191,9 @@ def put_rewritten(tables: Tables, path: str, made: RewrittenFiles, guard: Guard)
     table = tables.open(path)
     assert table is not None, "it was there when its rows were written anew"
     with committing(table, guard.app_id, guard.epoch, f"writing {path} with new columns"):
-        enable_for(table, made.columns)
-        table.create_write_transaction(
-            [file.addition() for file in made.written],
-            mode="overwrite",
-            schema=Schema.from_arrow(made.columns),
-            partition_by=[],
-            commit_properties=guarded(guard.app_id, guard.epoch, retries=0),
-        )
+        adds = [file.addition() for file in made.written]
+        properties = guarded(guard.app_id, guard.epoch, retries=0)
+        put_in_place_of_all(table, adds, Schema.from_arrow(made.columns), properties)
     tables.forget(path)
     failpoints.hit(failpoints.EVOLVE_AFTER_COMMIT)
 

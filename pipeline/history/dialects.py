@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from lake.quoting import as_json
 from schemas.identifiers import duckdb_name, spark_name
@@ -12,52 +12,26 @@ KEY_TEXT = "__key"
 """Column of incoming rows, for DuckDB: the key as Spark renders it (`key_texts`)."""
 
 
-class FoldDialect(Protocol):
-    """The SQL of one engine."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldDialect:
+    """The SQL of one engine.
 
-    def name(self, name: str) -> str:
-        """Quote the name of a column."""
-        ...
+    `name` quotes a column, `row_of` makes one value of several, which is compared value by value,
+    `key_text` is the expression for an incoming row's key as JSON.
+    """
 
-    def row(self, values: str) -> str:
-        """Return one value made of several, which is compared value by value."""
-        ...
-
-    def key_text(self, key: Sequence[str]) -> str:
-        """Return the expression for an incoming row's key as JSON."""
-        ...
-
-
-class SparkDialect:
-    """The words of Spark."""
-
-    def name(self, name: str) -> str:
-        """See `FoldDialect`."""
-        return spark_name(name)
+    name: Callable[[str], str]
+    row_of: str
+    key_text: Callable[[Sequence[str]], str]
 
     def row(self, values: str) -> str:
-        """See `FoldDialect`."""
-        return f"struct({values})"
-
-    def key_text(self, key: Sequence[str]) -> str:
-        """See `FoldDialect`."""
-        return as_json(key)
+        """Return one value made of several."""
+        return f"{self.row_of}({values})"
 
 
-class DuckDialect:
-    """The words of DuckDB."""
-
-    def name(self, name: str) -> str:
-        """See `FoldDialect`."""
-        return duckdb_name(name)
-
-    def row(self, values: str) -> str:
-        """See `FoldDialect`."""
-        return f"row({values})"
-
-    def key_text(self, key: Sequence[str]) -> str:
-        """See `FoldDialect`; its own text of a number or a moment is another one."""
-        return KEY_TEXT
+SPARK = FoldDialect(name=spark_name, row_of="struct", key_text=as_json)
+# Its own text of a number or a moment is another one.
+DUCKDB = FoldDialect(name=duckdb_name, row_of="row", key_text=lambda key: KEY_TEXT)
 
 
 def listed(dialect: FoldDialect, names: Sequence[str], alias: str | None = None) -> str:

@@ -15,19 +15,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kernel.errors import BeyondThisProcess, NotFound, first_line
-from lake.datasets import scanner_of, schema_of
+from lake.datasets import in_columns, scanner_of, schema_of
 from lake.layout import Lake
 from lake.ranges import Among, Condition, dataset_within, filter_of
 from lake.spill_folders import spill_folder
 from lake.tables import Tables
-from pipeline.history.dialects import KEY_TEXT, DuckDialect
+from pipeline.history.dialects import DUCKDB, KEY_TEXT
 from pipeline.history.fold import HistoryFold
 from pipeline.history.key_texts import key_texts
 from pipeline.history.shape import history_column
 
 MEMORY_BYTES = 512 * 2**20
 """What one fold may take before DuckDB writes to disk. It never needs that much by default."""
-_DIALECT = DuckDialect()
 _FOUND_BY_VALUE = (
     pa.types.is_integer,
     pa.types.is_string,
@@ -75,7 +74,7 @@ class DriverFold:
             again = self._rows(name, [*fold.known_again], room)
             found = found if again is None else pa.concat_tables([found, again])
         named = found.rename_columns([*map(history_column, found.schema.names)])
-        return _fitted(named, fold.incoming)
+        return in_columns(named, fold.incoming)
 
     def _truncates(self, fold: HistoryFold, room: _Room) -> pa.Table | None:
         if not fold.truncated or fold.history.truncates is None:
@@ -102,7 +101,7 @@ class DriverFold:
             found = self._rows(history.name, _among(history.key, pa.concat_tables(keys)), room)
         else:
             found = self._rows(history.name, _among(history.key, incoming), room)
-        return _fitted(found, fold.stored)
+        return fold.stored.empty_table() if found is None else in_columns(found, fold.stored)
 
     def _rows(self, name: str, conditions: list[Condition], room: _Room) -> pa.Table | None:
         """Return a table's rows that meet all conditions, or more; None where there is none."""
@@ -169,29 +168,13 @@ def changed_versions(
     for name, rows in views.items():
         connection.register(name, rows)
     try:
-        connection.execute(f"CREATE OR REPLACE TEMP TABLE history_old AS {fold.touched(_DIALECT)}")
-        found: pa.Table = connection.sql(fold.changes(_DIALECT)).to_arrow_table()
+        connection.execute(f"CREATE OR REPLACE TEMP TABLE history_old AS {fold.touched(DUCKDB)}")
+        found: pa.Table = connection.sql(fold.changes(DUCKDB)).to_arrow_table()
     finally:
         for name in views:
             connection.unregister(name)
         connection.execute("DROP TABLE IF EXISTS history_old")
     return found.cast(fold.changed)
-
-
-def _fitted(rows: pa.Table | None, wanted: pa.Schema) -> pa.Table:
-    """Return rows with the wanted columns; nulls in those that they lack."""
-    if rows is None:
-        return wanted.empty_table()
-    present = {*rows.schema.names}
-    return pa.table(
-        {
-            field.name: rows[field.name].cast(field.type)
-            if field.name in present
-            else pa.nulls(rows.num_rows, field.type)
-            for field in wanted
-        },
-        schema=wanted,
-    )
 
 
 def _among(columns: tuple[str, ...], rows: pa.Table) -> list[Condition]:

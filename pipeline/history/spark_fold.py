@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession, functions
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from kernel.errors import NotFound
@@ -12,14 +12,13 @@ from lake.datasets import schema_of
 from lake.layout import Lake
 from lake.ranges import Range
 from lake.tables import Tables
-from lake.views import DeltaFrames
-from pipeline.history.dialects import SparkDialect
+from lake.views import DeltaFrames, with_nulls
+from pipeline.history.dialects import SPARK
 from pipeline.history.fold import HistoryFold
 from pipeline.history.shape import history_column
 
 BOUNDED_BYTES = 32 * 2**20
 """Files up to this size give changes of a history that are committed from this process."""
-_DIALECT = SparkDialect()
 
 
 class SparkFold:
@@ -39,8 +38,8 @@ class SparkFold:
         self._incoming(fold).createOrReplaceTempView("history_in")
         self._stored(fold).createOrReplaceTempView("history_stored")
         self._truncates(fold).createOrReplaceTempView("history_truncates")
-        self._spark.sql(fold.touched(_DIALECT)).createOrReplaceTempView("history_old")
-        return self._spark.sql(fold.changes(_DIALECT))
+        self._spark.sql(fold.touched(SPARK)).createOrReplaceTempView("history_old")
+        return self._spark.sql(fold.changes(SPARK))
 
     def is_bounded(self, fold: HistoryFold) -> bool:
         """Say whether a fold's changes are few enough to be committed from this process."""
@@ -62,7 +61,7 @@ class SparkFold:
         for name in sorted(incoming.columns, key=len, reverse=True):
             if name != history_column(name):
                 incoming = incoming.withColumnRenamed(name, history_column(name))
-        return _with_nulls(incoming, fold.incoming)
+        return with_nulls(incoming, from_arrow_schema(fold.incoming))
 
     def _stored(self, fold: HistoryFold) -> DataFrame:
         """Return what is stored, with nulls in columns that it does not have yet."""
@@ -72,7 +71,7 @@ class SparkFold:
             stored = self._frames.frame(path, *near_keys(self._lake, self._tables, fold))
         if stored is None:
             return self._spark.createDataFrame([], from_arrow_schema(fold.stored))
-        return _with_nulls(stored, fold.stored)
+        return with_nulls(stored, from_arrow_schema(fold.stored))
 
     def _truncates(self, fold: HistoryFold) -> DataFrame:
         found = None
@@ -108,11 +107,3 @@ def near_keys(lake: Lake, tables: Tables, fold: HistoryFold) -> tuple[Range, ...
     last = bounds["max"] == 2 ** (rows.schema[0].type.bit_width - 1) - 1
     upper = None if last else bounds["max"] + 1
     return (Range(column=name, lower=bounds["min"], upper=upper),)
-
-
-def _with_nulls(frame: DataFrame, wanted: pa.Schema) -> DataFrame:
-    """Return a frame with nulls in those wanted columns that it lacks."""
-    for field in from_arrow_schema(wanted):
-        if field.name not in frame.columns:
-            frame = frame.withColumn(field.name, functions.lit(None).cast(field.dataType))
-    return frame

@@ -20,11 +20,10 @@ from deltalake.transaction import create_table_with_add_actions
 from kernel import failpoints
 from kernel.errors import InstallDeclined
 from kernel.positions import Epoch
-from lake.adoption import adopted
+from lake.adoption import adopted, put_in_place_of_all
 from lake.datasets import dataset_of, scanner_of, schema_of
 from lake.guarded_commits import committing, guarded
 from lake.layout import Lake, current_name
-from lake.reader_features import enable_for
 from lake.table_columns import SCHEMA_TABLE
 from lake.table_settings import TABLE_SETTINGS
 from lake.tables import TableAt, Tables, columns_guard
@@ -307,14 +306,7 @@ def _swap(
                 commit_properties=properties,
             )
         else:
-            enable_for(stable, schema_of(built))
-            stable.create_write_transaction(
-                [*adds],
-                mode="overwrite",
-                schema=built.schema(),
-                partition_by=[],
-                commit_properties=properties,
-            )
+            put_in_place_of_all(stable, adds, built.schema(), properties)
 
 
 def _range_filter(install: Install, schema: pa.Schema) -> pc.Expression | None:

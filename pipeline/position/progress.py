@@ -7,14 +7,15 @@ the log: a repeated batch would find itself there.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from kernel.clock import micros
 from pipeline.ddl.held_tables import Held, held_from_json, held_to_json
 from pipeline.position.cut import Cut
 from pipeline.position.intervals import IntervalSet
@@ -42,12 +43,8 @@ class Mark(NamedTuple):
 NOWHERE = Mark(order=-1, lsn=-1, total=-1, transaction="")
 
 
-class Lateness(Protocol):
-    """Knows how late a row of an input may be, by the input's name (`events.flight`, a table)."""
-
-    def __call__(self, name: str) -> timedelta:
-        """Return the lateness of an input."""
-        ...
+Lateness = Callable[[str], timedelta]
+"""Returns how late a row of an input may be, by the input's name (`events.flight`, a table)."""
 
 
 @dataclass(slots=True)
@@ -306,11 +303,6 @@ class Progress:
             quarantine={t: _quarantined(q) for t, q in kept.get("quarantine", {}).items()},
             resting=_numbers(kept.get("resting", {})),
         )
-
-
-def micros(moment: datetime) -> int:
-    """Return microseconds since 1970 UTC, exactly."""
-    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
 def _ranges(positions: Mapping[str, IntervalSet]) -> dict[str, list[list[int]]]:

@@ -21,6 +21,7 @@ import pyarrow as pa
 from kernel.errors import EXIT_OK, Unavailable
 from kernel.positions import Offsets
 from lake.child_processes import answers_of_child, start_child
+from lake.row_bytes import packed, unpacked
 from pipeline.decode.records import Router
 from pipeline.read.driver_reads import DriverReads
 from pipeline.read.kafka_records import decoded_here
@@ -67,7 +68,7 @@ class LaneProcess:
         kind, said = answer[:1], answer[1:]
         if kind == _ERROR:
             raise pickle.loads(said)
-        return pa.ipc.open_stream(said).read_all() if kind == _ROWS else None
+        return unpacked(said) if kind == _ROWS else None
 
     def interrupt(self) -> None:
         """Have the child end at once, and none begin; of another thread, which waits for rows."""
@@ -134,11 +135,7 @@ def _answer(reads: DriverReads, router: Router, asked: tuple[Offsets, Offsets, i
         rows = decoded_here(records, router)
     except Exception as error:
         return _ERROR + _pickled(error)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as stream:
-        stream.write_table(rows)
-    told: bytes = sink.getvalue().to_pybytes()
-    return _ROWS + told
+    return _ROWS + bytes(packed(rows))
 
 
 def _pickled(error: Exception) -> bytes:

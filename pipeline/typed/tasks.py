@@ -8,9 +8,8 @@ to be widened one after the other, which it does itself.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,13 +28,9 @@ from pipeline.ddl.table_rewrites import Widen, fit
 from pipeline.log.large_folds import LogRows
 from pipeline.typed.columns import EPOCH
 
-
-class TypedRows(Protocol):
-    """Makes typed rows of log rows, by the name of their table. Picklable."""
-
-    def __call__(self, rows: pa.Table) -> Mapping[str, pa.Table] | None:
-        """Return the typed rows of each table; None where that takes what other rows say."""
-        ...
+TypedRows = Callable[[pa.Table], Mapping[str, pa.Table] | None]
+"""Makes typed rows of log rows, by the name of their table; None where that takes what other rows
+say. Picklable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,18 +14,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import reduce
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.storagelevel import StorageLevel
 
 from kernel import failpoints
-from kernel.clock import Clock
+from kernel.clock import Clock, micros
 from kernel.errors import SequenceReused
 from kernel.positions import DeltaVersion, Epoch
 from lake.collecting import FEW_ROWS, collected
 from lake.quoting import as_json
+from lake.views import with_nulls
 from projections.auto_cdc import facts as sql
 from projections.auto_cdc.arguments import Arguments, Shape, resolved
 from projections.auto_cdc.names import (
@@ -37,7 +37,6 @@ from projections.auto_cdc.names import (
     SEQUENCE,
     START_AT,
     TRUNCATE,
-    micros,
 )
 from projections.auto_cdc.tables import BOUNDED_ROWS, FlowTables
 from schemas.identifiers import spark_name
@@ -278,11 +277,4 @@ def _of_keys(stored: DataFrame, new: DataFrame, shape: Shape, *, behind: int) ->
 
 def _shaped(stored: DataFrame | None, like: DataFrame) -> DataFrame:
     """Return what is stored, with nulls in columns that came later; nothing where there is none."""
-    if stored is None:
-        return like.limit(0)
-    missing = [field for field in like.schema if field.name not in stored.columns]
-    return reduce(
-        lambda frame, field: frame.withColumn(field.name, functions.lit(None).cast(field.dataType)),
-        missing,
-        stored,
-    )
+    return like.limit(0) if stored is None else with_nulls(stored, like.schema)

@@ -14,6 +14,7 @@ from datetime import datetime
 
 from pyspark.sql import Column, DataFrame, functions
 
+from kernel.clock import micros
 from lake.quoting import as_json, equal, listed
 from projections.auto_cdc.arguments import Arguments, Shape, expression
 from projections.auto_cdc.names import (
@@ -24,7 +25,6 @@ from projections.auto_cdc.names import (
     SEQUENCE,
     TAKEN_US,
     TRUNCATE,
-    micros,
 )
 from schemas.identifiers import spark_name
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-
 SEQUENCE = "__sequence"
 DELETED = "__deleted"
 TRUNCATE = "__truncate"
@@ -25,11 +23,6 @@ _OWN = frozenset((*FACT, START_AT.lower(), END_AT.lower(), "__op", *(f"__{n}" fo
 def is_own(name: str) -> bool:
     """Return whether a column of that name would meet one of ours; Spark sees no letter case."""
     return name.lower() in _OWN or name.lower().startswith("__said")
-
-
-def micros(moment: datetime) -> int:
-    """Microseconds since 1970: tombstones are dated by a number that every engine compares."""
-    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
 FACTS, QUARANTINE, CHECKPOINTS = "_facts", "_quarantine", "_checkpoints"

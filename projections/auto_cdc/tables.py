@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from kernel.clock import micros
 from kernel.errors import Conflict, Incompatible, LeaseLost
 from kernel.positions import DeltaVersion, Epoch
 from lake.collecting import FEW_ROWS, FLOW_CHANGES, collected
@@ -21,7 +22,7 @@ from lake.upkeep.compaction import compact
 from lake.views import DeltaFrames
 from lake.writer import OP, UPSERT, ArrowWriter, Guard
 from projections.auto_cdc.arguments import Shape
-from projections.auto_cdc.names import DELETED, EPOCH, FACTS, ID, QUARANTINE, TAKEN_US, micros
+from projections.auto_cdc.names import DELETED, EPOCH, FACTS, ID, QUARANTINE, TAKEN_US
 from schemas.identifiers import datafusion_name
 
 BOUNDED_ROWS = 20_000

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from kernel.clock import UNIX_EPOCH
 from kernel.positions import Epoch
 from lake.datasets import dataset_of
 from lake.layout import Lake
@@ -104,8 +105,7 @@ class Triggering:
 
 
 def _committed_at(table: DeltaTable | None) -> datetime:
-    begun = datetime(1970, 1, 1, tzinfo=UTC)
     if table is None:
-        return begun
+        return UNIX_EPOCH
     (newest, *_) = table.history(1)
-    return begun + timedelta(milliseconds=int(newest["timestamp"]))
+    return UNIX_EPOCH + timedelta(milliseconds=int(newest["timestamp"]))

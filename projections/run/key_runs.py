@@ -22,15 +22,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kernel.clock import UNIX_EPOCH
 from kernel.positions import Epoch
 from lake.ranges import Among, Condition, Range, Spans
 from lake.writer import UPSERT, upserts_and_deletes, with_op
@@ -60,8 +60,6 @@ MOST_SPANS = 16
 """Touched windows are read in so many stretches of time, cut where the widest gaps are."""
 KEPT_BY_KEYS = (Strategy.NEWEST, Strategy.KEYS)
 """Strategies of plans whose runs are computed here."""
-_BEGAN = datetime(1970, 1, 1, tzinfo=UTC)
-_Micros = npt.NDArray[np.int64]
 
 
 class Engine(Protocol):
@@ -350,7 +348,7 @@ def _spans(column: str, start: pa.ChunkedArray, end: pa.ChunkedArray) -> Spans:
 def _moment(micros: int) -> datetime | None:
     """Return a moment; None for one beyond the calendar, which bounds nothing."""
     try:
-        return _BEGAN + timedelta(microseconds=micros)
+        return UNIX_EPOCH + timedelta(microseconds=micros)
     except OverflowError:
         return None
 

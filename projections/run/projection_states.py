@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
+from kernel.clock import UNIX_EPOCH
 from lake.tables import TableAt
 from pipeline.ddl.held_tables import retry_command
 from projections.run.derived_tables import DerivedTables
@@ -81,7 +82,7 @@ def final_rows_wait(run: Run) -> str:
     if ended is None:
         return "final rows wait: not every input has brought a row yet"
     try:
-        until = (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=ended)).isoformat()
+        until = (UNIX_EPOCH + timedelta(microseconds=ended)).isoformat()
     except OverflowError:
         # A time at the edge of the calendar, less the lateness.
         until = "the year 1" if ended < 0 else "the year 9999"

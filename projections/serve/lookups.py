@@ -26,7 +26,7 @@ from projections.run.catalog import DeployedCatalog
 from projections.serve.keyed_rows import HeldRows, KeyedRows, held, scanned
 from projections.serve.newest_runs import NewestRuns, ServedVersion, not_run
 from projections.serve.row_changes import RowChange, VersionDifference, all_new, difference
-from projections.serve.versions import EpochVersions, not_kept, readable
+from projections.serve.versions import EpochVersions, not_kept, opened, readable
 from projections.sql.parse import parse_script
 
 _Step = tuple[str, tuple[str, ...], DeltaVersion, DeltaVersion]
@@ -235,10 +235,7 @@ class Lookups:
                 del self._kept[name]
 
     def _opened(self, name: str, version: DeltaVersion) -> DeltaTable:
-        try:
-            return DeltaTable(self.lake.path(table_name(name)), version=version)
-        except DeltaError as error:
-            raise not_kept(table_name(name), version) from error
+        return opened(self.lake.path(table_name(name)), table_name(name), version)
 
 
 def table_name(projection: str) -> str:

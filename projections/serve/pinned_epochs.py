@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 
 from kernel.errors import NotFound
 from kernel.positions import DeltaVersion, Epoch
@@ -20,7 +19,7 @@ from lake.layout import Lake
 from lake.savepoints import SavepointBook
 from lake.tables import Tables, standing
 from pipeline.commit.manifest import Manifest
-from projections.serve.versions import UNVERSIONED, EpochVersions, not_kept
+from projections.serve.versions import UNVERSIONED, EpochVersions, not_kept, opened
 
 _CURRENT = "current/"
 _BY_EPOCHS = (_CURRENT, "log/")
@@ -53,7 +52,7 @@ def pinned_at(lake: Lake, names: Sequence[str], epoch: Epoch | None, at: datetim
         for name in names
         if (tail := tail_name(name)) in tails
     }
-    frames = {name: opened(lake, name, versions[name]) for name in names}
+    frames = {name: _rows(lake, name, versions[name]) for name in names}
     return Pinned(epoch=chosen, versions=versions, frames=frames, tails=over)
 
 
@@ -67,7 +66,7 @@ def pinned_by(lake: Lake, names: Sequence[str], savepoint: str) -> Pinned:
     frames, tails = {}, {}
     for name in names:
         if name.startswith(UNVERSIONED):
-            versions[name], frames[name] = None, opened(lake, name, None)
+            versions[name], frames[name] = None, _rows(lake, name, None)
             continue
         if name not in there:
             raise NotFound(
@@ -109,12 +108,8 @@ def versions_at(
     return epoch, found, tails
 
 
-def opened(lake: Lake, name: str, version: DeltaVersion | None) -> ds.Dataset:
-    """Return the rows of a table at a version. Raises `NotFound` where that is not kept."""
-    try:
-        return dataset_of(DeltaTable(lake.path(name), version=version))
-    except DeltaError as error:
-        raise not_kept(name, version) from error
+def _rows(lake: Lake, name: str, version: DeltaVersion | None) -> ds.Dataset:
+    return dataset_of(opened(lake.path(name), name, version))
 
 
 def _standing(

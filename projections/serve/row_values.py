@@ -20,13 +20,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kernel.clock import UNIX_EPOCH
 from kernel.errors import InvalidRequest
 
 Document = dict[str, object]
 _MOST_ROWS, _MOST_BYTES = 500, 4 * 1024 * 1024
 _DAY = 86_400 * 10**6
 _FOUR_CENTURIES = 146_097 * _DAY
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NUMBER = re.compile(r"-?\d+(\.\d*)?([eE][+-]?\d+)?|NaN|-?Infinity", re.ASCII)
 _TIME = re.compile(
     # No more digits than microseconds have: a finer time is none that a row has.
@@ -149,12 +149,12 @@ def _time(text: str, kind: pa.DataType) -> object:
     periods = 0 if 2 <= year <= 9998 else (year - 1970) // 400
     near = f"{year - 400 * periods:04d}{found['rest']}"
     if pa.types.is_date(kind):
-        days = date.fromisoformat(near).toordinal() - _EPOCH.toordinal()
+        days = date.fromisoformat(near).toordinal() - UNIX_EPOCH.toordinal()
         return pa.scalar(days + periods * _FOUR_CENTURIES // _DAY, pa.int32()).cast(kind)
     moment = datetime.fromisoformat(near)
     if (moment.tzinfo is None) != (kind.tz is None):
         return _none(text)
-    since = moment.replace(tzinfo=moment.tzinfo or UTC) - _EPOCH
+    since = moment.replace(tzinfo=moment.tzinfo or UTC) - UNIX_EPOCH
     micros = since // timedelta(microseconds=1) + periods * _FOUR_CENTURIES
     return pa.scalar(micros, pa.timestamp("us", kind.tz)).cast(kind)
 
@@ -199,7 +199,7 @@ def _within_years(value: pa.Scalar) -> object:
         else:
             micros = int(value.cast(pa.timestamp("us")).cast(pa.int64()).as_py())
         periods, rest = divmod(micros, _FOUR_CENTURIES)
-        near = _EPOCH + timedelta(microseconds=rest)
+        near = UNIX_EPOCH + timedelta(microseconds=rest)
         day = f"{near.year + 400 * periods:04d}{near:-%m-%d}"
         zone = "" if is_date or value.type.tz is None else "Z"
         return day if is_date else f"{day}T{near:%H:%M:%S.%f}{zone}"

@@ -17,7 +17,6 @@ from datetime import datetime
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 
 from kernel.errors import Incompatible
 from kernel.positions import CLOSED, DeltaVersion, Epoch
@@ -25,7 +24,7 @@ from lake.table_commits import TableCommit, commit_at
 from projections.serve.feed_places import FeedPlace
 from projections.serve.keyed_rows import visible
 from projections.serve.row_changes import ReadRows, RowChange, all_new, difference
-from projections.serve.versions import not_kept, readable
+from projections.serve.versions import opened, readable
 
 NOTHING = pa.schema([])
 _RUN = re.compile(r"projection/.+/g(\d+)")
@@ -158,10 +157,7 @@ class TableSteps:
         yield _changes([], whole, after, step, fresh=fresh)
 
     def _opened(self, version: DeltaVersion) -> DeltaTable:
-        try:
-            return DeltaTable(self.path, version=version)
-        except DeltaError as error:
-            raise not_kept(self.name, version) from error
+        return opened(self.path, self.name, version)
 
 
 def _changes(

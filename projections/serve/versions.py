@@ -15,6 +15,7 @@ from datetime import datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from kernel.errors import NotFound, Unavailable
@@ -204,6 +205,14 @@ def not_kept(name: str, version: DeltaVersion | None) -> NotFound:
         " lake.retention_days, of large tables lake.current_retention_bytes.",
         table=name,
     )
+
+
+def opened(path: str, name: str, version: DeltaVersion | None) -> DeltaTable:
+    """Open the table `name` at a version. Raises `NotFound` where that is not kept."""
+    try:
+        return DeltaTable(path, version=version)
+    except DeltaError as error:
+        raise not_kept(name, version) from error
 
 
 @contextmanager

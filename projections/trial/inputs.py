@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import pyarrow as pa
 
+from kernel.clock import UNIX_EPOCH, micros
 from lake.table_columns import UTC_MICROS
-from pipeline.position.progress import micros
 from pipeline.typed.columns import EVENT_COLUMNS
 from projections.run.database import arrow_type
 from projections.sql.catalog import Column, Relation, category_of
@@ -29,8 +29,6 @@ Row = dict[str, object]
 COMMITTED_AT = "committed_at"
 _SPARK_TYPES = {pa.string(): "STRING", pa.int64(): "BIGINT", UTC_MICROS: "TIMESTAMP"}
 _OF_EVENTS = tuple(Column(name=c.name, type=_SPARK_TYPES[c.type]) for c in EVENT_COLUMNS)
-_BEGUN = datetime(1970, 1, 1, tzinfo=UTC)
-"""The place in time of the rows of another projection, which have none of their own."""
 _COMMITTED = Column(name=COMMITTED_AT, type="TIMESTAMP")
 
 
@@ -317,7 +315,8 @@ def input_rows(scan: Scan, rows: Sequence[Row]) -> pa.Table:
     order = [pa.field("_time", UTC_MICROS), pa.field("_seq_hi", pa.int64())]
     fixed = [pa.field("_seq_lo", pa.int64()), pa.field("_epoch", pa.int64())]
     schema = pa.schema([*own, *order, *fixed, pa.field("_deleted", pa.bool_())])
-    more = {"_time": _BEGUN, "_seq_hi": 0, "_seq_lo": 0, "_epoch": 1, "_deleted": False}
+    # Rows of another projection have no place in time of their own.
+    more = {"_time": UNIX_EPOCH, "_seq_hi": 0, "_seq_lo": 0, "_epoch": 1, "_deleted": False}
     return pa.Table.from_pylist([more | row for row in rows], schema)
 
 

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from kernel.errors import NotFound
-from lake.datasets import dataset_of, schema_of
+from lake.datasets import dataset_of, in_columns, schema_of
 from lake.file_batches import small_batches
 from lake.layers import beyond, newest_of, tail_name, whole
 from lake.writer import DELETE, OP, UPSERT
@@ -126,18 +126,7 @@ def _with_tail(stable: DeltaTable, tail: pa.Table, scratch: Path) -> ds.Dataset:
         for part in small_batches(dataset_of(stable)):
             rows = whole(part, gone, keys)
             assert rows is not None, "there is a part"
-            writer.write_table(_shaped(rows, shape))
+            writer.write_table(in_columns(rows, shape))
         added = newest.filter(pc.equal(newest[OP], UPSERT)).drop_columns([OP])
-        writer.write_table(_shaped(added, shape))
+        writer.write_table(in_columns(added, shape))
     return ds.dataset(scratch / "rows.parquet", schema=shape)
-
-
-def _shaped(rows: pa.Table, shape: pa.Schema) -> pa.Table:
-    there = {*rows.schema.names}
-    columns = [
-        rows[field.name].cast(field.type)
-        if field.name in there
-        else pa.nulls(len(rows), field.type)
-        for field in shape
-    ]
-    return pa.table(columns, schema=shape)

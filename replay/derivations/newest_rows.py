@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from kernel.positions import Epoch
 from lake.datasets import dataset_of, schema_of
+from lake.file_actions import size_of
 from lake.file_batches import small_batches
 from lake.layout import Lake
 from lake.tables import Tables
@@ -63,7 +64,7 @@ class NewestRows:
         """Append what is not there yet."""
         facts = self._tables.open(self._lake.path(self._subject.typed))
         assert facts is not None, "its facts were brought before"
-        size = pc.sum(pa.table(facts.get_add_actions())["size_bytes"]).as_py() or 0
+        _, size = size_of(facts)
         count = int(min(_MOST_FILES, max(1, _UNPACKED * size // FILE_BYTES)))
         names = [n for n in dataset_of(facts).schema.names if n not in NOT_COLUMNS]
         with (

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from kernel.errors import NotFound, TooLarge
 from lake.collecting import Limit
 from lake.datasets import dataset_of
-from lake.executor_rows import RowsHere, RowTasks, SparkRows
+from lake.executor_rows import RowTasks, SparkRows
 from pipeline.verification import large_states
 from pipeline.verification.hashing import LakeRows
 from pipeline.verification.lake_state import LakeState, Layer
@@ -32,6 +32,7 @@ from tests.support.lake.numbered_rows import (
     refused,
     sorted_rows,
 )
+from tests.support.lake.rows_here import RowsHere
 from tests.support.services.tier import spark_group
 
 ROWS = 60

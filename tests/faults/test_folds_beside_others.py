@@ -328,9 +328,9 @@ def test_p5_few_wide_rows_of_a_transaction_are_folded_beside_and_never_all_at_on
 def test_p4_an_epoch_that_was_bound_without_a_bound_of_bytes_is_repeated_as_it_was() -> None:
     bound = Bound(epoch=Epoch(1), run_id="r", batch_id=0, start={}, end={}, most_rows=5)
     advance = replace(ONE, most_rows=1, most_bytes=2**40)
-    assert not is_large(advance, bound_of(bound_row(bound).to_pylist()[0]))
+    assert not is_large(advance, bound_of(bound_row(bound)))
     bounded = replace(bound, most_row_bytes=2**30)
-    assert is_large(advance, bound_of(bound_row(bounded).to_pylist()[0]))
+    assert is_large(advance, bound_of(bound_row(bounded)))
 
 
 def test_p4_transactions_that_wait_are_folded_some_at_a_time_and_each_once(
@@ -358,7 +358,7 @@ def test_p4_transactions_that_wait_are_folded_some_at_a_time_and_each_once(
 def test_an_epoch_that_was_bound_without_a_bound_of_transactions_is_repeated_as_it_was() -> None:
     bound = Bound(epoch=Epoch(1), run_id="r", batch_id=0, start={}, end={})
     for most in (None, 3):
-        again = bound_of(bound_row(replace(bound, most_transactions=most)).to_pylist()[0])
+        again = bound_of(bound_row(replace(bound, most_transactions=most)))
         assert again.most_transactions == most
         copied = replace(ONE, snapshot=True)
         assert is_large(copied, replace(again, most_rows=5)) == (most is not None)

@@ -23,6 +23,7 @@ from kernel.errors import LeaseLost, PenstockError, Unavailable
 from kernel.positions import Epoch
 from lake.child_processes import NICENESS
 from lake.layout import Lake, current_name
+from lake.row_bytes import packed
 from lake.tables import Tables
 from lake.writer import OP, Guard
 from pipeline.current import merging
@@ -186,7 +187,7 @@ def test_errors_pass_the_border(
 
     monkeypatch.setattr(MergeHere, "__call__", failing)
     asked = {"path": "p", "app_id": "a", "epoch": 1, "keys": ["id"]}
-    answer = merging._answer(MergeHere(), asked, merging._packed(FIRST).to_pybytes())
+    answer = merging._answer(MergeHere(), asked, packed(FIRST).to_pybytes())
     with pytest.raises(kind, match=str(error.args[0])):
         merging._base_of(json.dumps(answer).encode())
 
@@ -295,7 +296,7 @@ def test_it_ends_amid_a_merge_when_its_input_does(tmp_path: Path) -> None:
 
 
 def ask(told: IO[bytes], path: str, epoch: int, rows: pa.Table) -> None:
-    body = merging._packed(rows)
+    body = packed(rows)
     asked = {"path": path, "app_id": "base", "epoch": epoch, "keys": ["id"], "bytes": body.size}
     told.write(json.dumps(asked).encode() + b"\n" + body.to_pybytes())
     told.flush()

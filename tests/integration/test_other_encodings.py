@@ -11,7 +11,6 @@ import pyarrow.dataset as ds
 import pytest
 from psycopg import sql
 
-from cdc import verify
 from cdc.columns import set_text_output
 from cdc.database import Connection, connected
 from cdc.snapshot.copying import copied_columns, read, set_up
@@ -28,6 +27,7 @@ from pipeline.verification.lake_state import LakeState
 from schemas.key_ranges import WHOLE
 from schemas.pg_text import text_to_lake
 from schemas.row_hash import table_hash
+from tests.support.sources import source_hashes
 from tests.support.store.postgres import Cluster
 
 NAMES = {
@@ -78,5 +78,5 @@ def test_rows_of_another_encoding_hash_as_they_do_in_the_lake(source: Connection
         found = {number: (each.rows, each.hash) for number, each in ours.items()}
         assert found == lake.group_hashes(split.bounds, split.buckets)
         assert len(found) > 3
-    compared = verify.compared_columns(source, "public.places")
-    assert verify.hash_of(source, "public.places", compared) == table_hash(rows, table.names)
+    compared = source_hashes.compared_columns(source, "public.places")
+    assert source_hashes.hash_of(source, "public.places", compared) == table_hash(rows, table.names)

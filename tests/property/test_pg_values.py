@@ -17,11 +17,11 @@ from psycopg.rows import dict_row
 
 from cdc.columns import columns_of
 from cdc.database import Connection
-from cdc.verify import hash_of
 from schemas.pg_text import text_to_lake
 from schemas.row_hash import table_hash
 from tests.support.sources.pg_copies import copied
 from tests.support.sources.pg_values import DELIMITERS, KINDS, NO_ARRAY, SETUP, array_of
+from tests.support.sources.source_hashes import hash_of
 
 Row = tuple[str | None, ...]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from kernel.errors import Misconfigured
-from lake.executor_rows import RowsHere
 from lake.executor_tasks import TasksHere
 from lake.upkeep.compaction import LargeCompaction, put_together_here
 from pipeline.executor import FIRST_GUESS_BYTES, Executor, ExecutorChoice
 from pipeline.verification.large_states import LargeStates
+from tests.support.lake.rows_here import RowsHere
 
 MOST = 100 * FIRST_GUESS_BYTES
 

@@ -12,12 +12,13 @@ import pytest
 from deltalake import DeltaTable
 
 from kernel import failpoints
+from kernel.clock import micros
 from kernel.positions import Epoch
 from lake.layout import Lake
 from lake.writer import Guard
 from pipeline.commit.manifest_rows import Committed
 from pipeline.commit.retention import forget_corrections
-from pipeline.position.progress import Progress, micros
+from pipeline.position.progress import Progress
 from pipeline.typed.columns import EVENT_COLUMNS
 from projections.run.catalog import DROPPED, LIVE, PROJECTION, SOURCE, Entry
 from projections.run.corrections import _json

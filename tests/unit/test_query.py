@@ -20,7 +20,8 @@ from lake.layout import Lake
 from lake.table_columns import QUARANTINE, UTC_MICROS
 from lake.tables import TableAt
 from lake.writer import OP, UPSERT, Guard
-from pipeline.commit.manifest_rows import Projected, projected_row, rows_of
+from pipeline.commit.manifest import rows_of
+from pipeline.commit.manifest_rows import Projected, projected_row
 from pipeline.commit.retention import forget_epochs
 from projections.serve.lake_tables import commits, list_tables, table_name, table_names
 from projections.serve.query import ask

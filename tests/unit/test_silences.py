@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+from kernel.clock import micros
 from lake.layout import Lake
 from pipeline.commit.silences import Silences
-from pipeline.position.progress import micros
 from projections.run.watermark import StreamTerms, ended_up_to
 from tests.support.lake.noted_epochs import START, committed
 from tests.support.lake.timed_flights import Flights

@@ -8,8 +8,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from kernel import failpoints
+from kernel.clock import micros
 from lake.layout import Lake
-from pipeline.position.progress import Progress, micros
+from pipeline.position.progress import Progress
 from tests.support.lake.timed_flights import Flights
 
 START = datetime(2013, 1, 1, tzinfo=UTC)

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from kernel.clock import micros
 from kernel.positions import Epoch
 from lake.layout import Lake
 from lake.table_columns import UTC_MICROS
@@ -24,7 +25,7 @@ from lake.tables import TableAt, Tables
 from lake.writer import Guard
 from pipeline.history.shape import HistoryOf
 from pipeline.history.tables import HistoryTables
-from pipeline.position.progress import Progress, micros
+from pipeline.position.progress import Progress
 from pipeline.typed.columns import EVENT_COLUMNS
 from pipeline.typed.tables import TypedTables
 from projections.run.catalog import CAPTURE, LIVE, PROJECTION, SOURCE, Entry

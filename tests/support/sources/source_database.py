@@ -6,8 +6,8 @@ import psycopg
 import pyarrow as pa
 
 from cdc.database import connected
-from cdc.verify import compared_columns, hash_of
 from schemas.row_hash import table_hash
+from tests.support.sources.source_hashes import compared_columns, hash_of
 
 
 class SourceDatabase:

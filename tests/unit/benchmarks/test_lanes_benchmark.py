@@ -13,7 +13,8 @@ from kernel.positions import Epoch
 from lake.layout import Lake, topics_log
 from lake.tables import Tables
 from lake.writer import ArrowWriter, Guard
-from pipeline.commit.manifest_rows import COMMITTED, rows_of
+from pipeline.commit.manifest import rows_of
+from pipeline.commit.manifest_rows import COMMITTED
 
 
 def test_the_lag_of_a_lane_is_from_sending_to_the_epochs_row(lake: Lake) -> None:

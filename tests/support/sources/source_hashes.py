@@ -1,4 +1,4 @@
-"""The source's side of a comparison: the hash of `schemas.row_hash`, computed by PostgreSQL.
+"""The hash of `schemas.row_hash` of all rows of a table, computed by PostgreSQL.
 
 Text is what the lake holds (`cdc.canonical`), so that equal hashes mean equal rows. Generated
 columns, which are not captured, are left out.
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from psycopg import sql
 
-from cdc.canonical import cell, has_text
+from cdc.canonical import cell, has_text, md5_of, recoded
 from cdc.columns import columns_of, set_text_output
 from cdc.database import Connection, split_table
 from schemas.pg_types import SourceColumn
@@ -31,24 +31,6 @@ def compared_columns(connection: Connection, table: str) -> tuple[SourceColumn, 
     columns = columns_of(connection, table)
     # Sorted as Python sorts, by code point: the database's collation may differ.
     return tuple(sorted((c for c in columns if has_text(c)), key=lambda c: c.name))
-
-
-def recoded(connection: Connection) -> bool:
-    """Whether the server keeps text in another encoding than the lake, which has UTF-8.
-
-    SQL_ASCII is none: its bytes are what they are.
-    """
-    encoding = connection.info.parameter_status("server_encoding")
-    return encoding not in ("UTF8", "SQL_ASCII")
-
-
-def md5_of(text: sql.Composable, *, recoded: bool) -> sql.Composed:
-    """Return SQL for the hash of a text in UTF-8: md5(text) hashes the bytes that the server keeps.
-
-    Where those are UTF-8 the plain form is taken, which is faster.
-    """
-    form = "md5(convert_to({}, 'UTF8'))" if recoded else "md5({})"
-    return sql.SQL(form).format(text)
 
 
 def source_hash_sql(
