@@ -2,16 +2,10 @@
 
 import gc
 import os
-import runpy
 from collections.abc import Generator
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-
-# Half of the Python client is made of the other half, and not kept.
-_CLIENT = Path(__file__).resolve().parent.parent / "clients/python/generate_sync.py"
-runpy.run_path(str(_CLIENT), run_name="__main__")
 
 # Sessions of tests live for minutes and see few rows: what Java's second compiler costs, a fifth of
 # a session's CPU, is never earned back. A part that is started inherits it.
