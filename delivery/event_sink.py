@@ -31,7 +31,7 @@ from kernel.positions import TopicId
 from projections.serve.row_changes import RowChange
 from projections.serve.table_steps import Changes
 from projections.sinks.sink_transactions import SinkCursor, SinkTransactions
-from projections.sql.sinks import EVENT_TYPES, EventSink
+from projections.sql.words.sinks import EVENT_TYPES, EventSink
 from schemas.json_codec import json_default
 
 _IDS = UUID("8f5fd0a0-6d4c-5d43-9c4e-5b8e0a3f2c11")

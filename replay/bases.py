@@ -26,7 +26,7 @@ from lake.savepoint_tables import KeptTable, kept_table
 from lake.savepoints import SavepointBook
 from projections.run.meanings import MIXED, meaning_of
 from projections.run.notes import Noted, noted_by, noted_from_json
-from projections.sql.plan import Strategy
+from projections.sql.plans.plan import Strategy
 from replay.chosen_keys import refuse_condition
 from replay.copies import refuse_base
 from replay.starts import Start, epoch_of

@@ -27,7 +27,7 @@ from projections.run.input_rows import input_bytes
 from projections.run.projector import Projector
 from projections.run.targets import Target, at_table
 from projections.run.whole_tables import BOUNDED_BYTES
-from projections.sql.lineage import read_by
+from projections.sql.statements.lineage import read_by
 from replay.bases import Base, base_of, parts_of
 from replay.book import READY, UNFINISHED, Replay, ReplayBook, State
 from replay.cancel import ABANDONED_AFTER, is_alive, remove_abandoned, remove_files

@@ -126,7 +126,7 @@ def text_for(sql: Path | None, name: str, *, several: bool = False) -> str | Non
     """
     if sql is None:
         return None
-    from projections.sql.parse import parse_script
+    from projections.sql.statements.parse import parse_script
     from replay.subject import own_statement
 
     text = sql_of(sql)
@@ -144,7 +144,7 @@ def chosen_names(site: Callable[[], Site], names: Sequence[str], *, downstream: 
     once = [*dict.fromkeys(names)]
     if len(once) == 1 and not downstream:
         return once
-    from projections.sql.lineage import in_order, reads_of, with_their_readers
+    from projections.sql.statements.lineage import in_order, reads_of, with_their_readers
 
     reads = reads_of(site().deployed.deployment().declared.values())
     chosen = with_their_readers(once, reads) if downstream else {*once}

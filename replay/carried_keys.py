@@ -11,9 +11,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from projections.sql.catalog import Column
-from projections.sql.plan import Plan
-from projections.sql.tree import (
+from projections.sql.operators.tree import (
     Exploded,
     Final,
     Grouped,
@@ -30,6 +28,8 @@ from projections.sql.tree import (
     Windowed,
     walk,
 )
+from projections.sql.plans.plan import Plan
+from projections.sql.words.catalog import Column
 
 _Names = tuple[str, ...]
 

@@ -12,7 +12,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from kernel.errors import InvalidRequest
-from projections.sql.plan import Plan
+from projections.sql.plans.plan import Plan
 from replay.carried_keys import sliceable
 
 _COMPARES = (

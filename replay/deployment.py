@@ -21,13 +21,13 @@ from projections.run.catalog import (
 )
 from projections.run.relations import LakeCatalog, waits_for_input
 from projections.sinks.sink_columns import check_sink_columns
-from projections.sql.declarations import ProjectionDecl, SourceDecl
-from projections.sql.declared_relations import DeclaredCatalog
-from projections.sql.lineage import readers_of
-from projections.sql.parse import parse_script
-from projections.sql.plan import plan
-from projections.sql.sink_circles import check_sink_circles, check_sinks_apart
-from projections.sql.sinks import TopicSink
+from projections.sql.plans.declared_relations import DeclaredCatalog
+from projections.sql.plans.plan import plan
+from projections.sql.statements.declarations import ProjectionDecl, SourceDecl
+from projections.sql.statements.lineage import readers_of
+from projections.sql.statements.parse import parse_script
+from projections.sql.statements.sink_circles import check_sink_circles, check_sinks_apart
+from projections.sql.words.sinks import TopicSink
 from replay.book import CLAIMED, Replay, ReplayBook, State, command_of
 from replay.planning import next_generation
 from replay.subject import Site, check_deployable, declaration, entry_of

@@ -15,9 +15,9 @@ from lake.tables import Tables
 from lake.writer import Guard
 from projections.run.projector import Projector
 from projections.run.spark_hashes import hash_sql, is_hashed
-from projections.sql.catalog import Column
-from projections.sql.plan import Plan
-from projections.sql.tree import Node
+from projections.sql.operators.tree import Node
+from projections.sql.plans.plan import Plan
+from projections.sql.words.catalog import Column
 from replay.carried_keys import computed_whole, parted
 from replay.slices import Slicing, Whole
 

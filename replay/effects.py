@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kernel.positions import Epoch
-from projections.sql.declarations import ProjectionDecl
+from projections.sql.statements.declarations import ProjectionDecl
 
 NTZ = "timestampNtz"
 """The one feature for readers that a projection's table may need: for times without a zone."""

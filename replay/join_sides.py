@@ -14,9 +14,9 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 
 from lake.sessions import Spark, SparkOnDemand
-from projections.sql.batch import whole
-from projections.sql.plan import Plan
-from projections.sql.spark_text import SparkText
+from projections.sql.plans.plan import Plan
+from projections.sql.rendering.batch import whole
+from projections.sql.rendering.spark_text import SparkText
 from replay.carried_keys import computed_whole
 from replay.slices import Slicing
 

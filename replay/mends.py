@@ -15,9 +15,9 @@ import sqlglot
 from sqlglot import exp
 
 from kernel.errors import Conflict
-from projections.sql.aggregate_forms import TryAvg, TrySum
-from projections.sql.catalog import Column
-from projections.sql.declarations import ProjectionDecl
+from projections.sql.statements.declarations import ProjectionDecl
+from projections.sql.words.aggregate_forms import TryAvg, TrySum
+from projections.sql.words.catalog import Column
 from replay.book import Replay
 from replay.carried_keys import sliceable
 from replay.slices import Slicing

@@ -19,7 +19,7 @@ from pipeline.typed.columns import EPOCH, LATE
 from projections.run.driver_builds import DriverBuilds
 from projections.run.input_rows import input_bytes
 from projections.run.meanings import meaning_of
-from projections.sql.lineage import read_by, readers_of
+from projections.sql.statements.lineage import read_by, readers_of
 from replay.bases import Base, base_of, parts_of
 from replay.book import ReplayBook
 from replay.carried_keys import sliceable

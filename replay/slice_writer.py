@@ -26,7 +26,7 @@ from pipeline.typed.columns import EPOCH
 from projections.run.projector import Projector
 from projections.run.result_rows import stamped
 from projections.run.whole_tables import BOUNDED_BYTES
-from projections.sql.plan import Plan
+from projections.sql.plans.plan import Plan
 from replay.bases import rows_of
 from replay.driver_slices import DriverSlices
 from replay.join_sides import JoinSides

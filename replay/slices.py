@@ -21,7 +21,7 @@ from lake.writer import Guard
 from projections.run.driver_builds import BUILD_BYTES
 from projections.run.relations import LakeCatalog
 from projections.run.targets import Target
-from projections.sql.plan import Plan
+from projections.sql.plans.plan import Plan
 from replay.bases import Base
 from replay.book import CLAIM
 from replay.carried_keys import computed_whole, sliceable

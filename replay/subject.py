@@ -28,13 +28,13 @@ from projections.run.notes import ended_at
 from projections.run.relations import LATENESS, LakeCatalog
 from projections.run.targets import Target
 from projections.serve.standings import unknown_projection
-from projections.sql.catalog import Column
-from projections.sql.declarations import ProjectionDecl
-from projections.sql.declared_relations import DeclaredCatalog
-from projections.sql.lineage import read_by, readers_of, streams_named
-from projections.sql.parse import parse_script
-from projections.sql.plan import InputKind, Plan, plan
-from projections.sql.sink_circles import check_sink_circles, check_sinks_apart
+from projections.sql.plans.declared_relations import DeclaredCatalog
+from projections.sql.plans.plan import InputKind, Plan, plan
+from projections.sql.statements.declarations import ProjectionDecl
+from projections.sql.statements.lineage import read_by, readers_of, streams_named
+from projections.sql.statements.parse import parse_script
+from projections.sql.statements.sink_circles import check_sink_circles, check_sinks_apart
+from projections.sql.words.catalog import Column
 from replay.generations import build_app, elsewhere, generation_name, live_app, version_before
 
 

@@ -39,7 +39,7 @@ from kernel import failpoints
 from kernel.errors import Conflict, NotFound
 from kernel.positions import CLOSED, Epoch
 from projections.run.catalog import Entry
-from projections.sql.lineage import in_order, readers_of, reads_of
+from projections.sql.statements.lineage import in_order, readers_of, reads_of
 from replay.book import TOGETHER, Replay, ReplayBook, State
 from replay.cancel import give_up_rollback
 from replay.claims import PlaceClaim, claiming

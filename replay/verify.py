@@ -13,7 +13,7 @@ from kernel.positions import CLOSED, Epoch
 from lake.datasets import schema_of
 from lake.tables import kept
 from pipeline.typed.columns import EPOCH
-from projections.sql.shape import ORDER, PARTIAL
+from projections.sql.operators.shape import ORDER, PARTIAL
 from replay.book import READY, Replay, ReplayBook, State
 from replay.comparison import row_differences
 from replay.copies import table_of

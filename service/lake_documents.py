@@ -44,7 +44,7 @@ def projection_status(lake: Lake, name: str, account: Account) -> Document:
     from projections.serve.standings import standing
 
     stands = standing(lake, name)
-    from projections.sql.parse import parse_script
+    from projections.sql.statements.parse import parse_script
 
     (declared,) = parse_script(stands.text).projections
     freshness = declared.freshness.total_seconds()

@@ -24,9 +24,9 @@ from projections.trial import validation
 from projections.trial.sql_files import read_all_that_can_be, read_files
 
 if TYPE_CHECKING:
-    from projections.sql.catalog import Catalog
-    from projections.sql.shape import Plan
-    from projections.sql.state_bounds import Measures
+    from projections.sql.operators.shape import Plan
+    from projections.sql.plans.state_bounds import Measures
+    from projections.sql.words.catalog import Catalog
 
 CATALOG_FILE = "catalog.json"
 
@@ -70,8 +70,8 @@ def explain(
     catalog: CatalogFile = None,
 ) -> None:
     """Show how projections are kept: inputs, strategy, state, late rows, cost and compiled SQL."""
-    from projections.sql.explain import document, page
-    from projections.sql.plan import plan
+    from projections.sql.plans.explain import document, page
+    from projections.sql.plans.plan import plan
     from projections.trial.declared_inputs import beginnings_of, declared_catalog, lateness_of
 
     known = workspace_catalog(call, catalog)
@@ -109,7 +109,7 @@ def workspace_catalog(call: CommandCall, given: Path | None) -> Catalog | None:
     for one that is malformed.
     """
     from lake import storage
-    from projections.sql.catalog import catalog_from
+    from projections.sql.words.catalog import catalog_from
     from replay.deployment import lake_catalog
 
     found = call.settings

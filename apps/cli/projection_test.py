@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from projections.sql.shape import Plan
+    from projections.sql.operators.shape import Plan
     from projections.trial.playback import ExpectationVerdict
 
 Places = Annotated[

@@ -10,7 +10,7 @@ from pipeline.read.kafka_topics import KafkaTopics
 from projections.sinks.sink_metrics import SinkMetrics
 from projections.sinks.sink_transactions import SinkTransactions
 from projections.sinks.sinks import Sinks
-from projections.sql.sinks import EventSink
+from projections.sql.words.sinks import EventSink
 from schemas.registry import SchemaRegistry
 
 

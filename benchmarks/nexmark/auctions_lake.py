@@ -31,8 +31,8 @@ from pipeline.typed.topic_rows import TopicRows
 from pipeline.typed.topics import TypedTopics, typed_topic
 from projections.run.catalog import LIVE, PROJECTION, SOURCE, DeployedCatalog, Entry
 from projections.run.relations import LakeCatalog
-from projections.sql.parse import parse_script
-from projections.sql.topics import shape_of
+from projections.sql.statements.parse import parse_script
+from projections.sql.statements.topics import shape_of
 from schemas.registry import MemoryRegistry
 
 QUERIES_IN = Path(__file__).parent / "queries"

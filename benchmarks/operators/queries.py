@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from projections.sql.functions import files_of
+from projections.sql.words.functions import files_of
 
 PAID, DONE = "STREAM events.account.paid", "STREAM events.account.done"
 TOUCHED_TABLES = ("as_of", "latest", "tables", "joined_groups")

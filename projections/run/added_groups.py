@@ -1,7 +1,7 @@
 """Groups of facts that are brought up to date by adding, as an operator of several steps.
 
 Where rows only come, what was given out for a group and what has to be known beside it are enough,
-however many facts it has: see `projections.sql.adding`. So no row of the input is kept. Of values
+however many facts it has: see `plans.adding`. So no row of the input is kept. Of values
 that are counted each once those are kept that there were.
 """
 
@@ -10,9 +10,9 @@ from __future__ import annotations
 from projections.run.database import TEXT, Database
 from projections.run.operator_tables import OperatorTables, all_columns, consolidated
 from projections.run.regions import same
-from projections.sql.adding import KnownOfGroups
-from projections.sql.batch import listed, names, over_rows, placed
-from projections.sql.tree import Call, Function, Grouped
+from projections.sql.operators.tree import Call, Function, Grouped
+from projections.sql.plans.adding import KnownOfGroups
+from projections.sql.rendering.batch import listed, names, over_rows, placed
 
 
 class AddedOperator:

@@ -28,7 +28,7 @@ from schemas.incarnations import Incarnation, parse_incarnation
 from schemas.lake_columns import captured_columns
 
 if TYPE_CHECKING:
-    from projections.sql.declarations import ProjectionDecl, SourceDecl
+    from projections.sql.statements.declarations import ProjectionDecl, SourceDecl
     from schemas.topic_records import TopicShape
 
 SCHEMA = pa.schema(
@@ -122,7 +122,7 @@ class Deployment:
     @property
     def topics(self) -> dict[str, TopicShape]:
         """The declared sources that read an external topic, by name, and what they say of it."""
-        from projections.sql.topics import shape_of
+        from projections.sql.statements.topics import shape_of
 
         return {
             name: replace(shape, declared=self.since.get(name, 0))
@@ -305,7 +305,7 @@ class DeployedCatalog:
 
         Raises `NotFound`, and `Conflict` where projections read it.
         """
-        from projections.sql.lineage import readers_of_source
+        from projections.sql.statements.lineage import readers_of_source
 
         def decided() -> list[Entry]:
             deployment = self.deployment()
@@ -325,7 +325,7 @@ class DeployedCatalog:
         return next(e for e in self.entries() if (e.kind, e.name) == (kind, name))
 
     def _readers_of(self, name: str) -> list[str]:
-        from projections.sql.lineage import readers_of
+        from projections.sql.statements.lineage import readers_of
 
         return readers_of(name, self.deployment().declared.values())
 
@@ -339,7 +339,7 @@ class DeployedCatalog:
 
         A text that is refused by now, as of an older version, keeps nothing else back.
         """
-        from projections.sql.parse import parse_script
+        from projections.sql.statements.parse import parse_script
 
         version = self.version()
         if self._known is not None and self._known.version == version:
@@ -379,6 +379,6 @@ class DeployedCatalog:
 
 def _is_of(source: SourceDecl, name: str) -> bool:
     """Say whether a statement is about an input, by its name or by that of its log."""
-    from projections.sql.topics import log_of
+    from projections.sql.statements.topics import log_of
 
     return name in (source.on, log_of(source))

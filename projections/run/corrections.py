@@ -30,7 +30,7 @@ from pipeline.typed.columns import EPOCH, TIME
 from projections.run.input_rows import table_of
 from projections.run.relations import LakeCatalog
 from projections.run.targets import Target
-from projections.sql.shape import END, InputKind, Plan
+from projections.sql.operators.shape import END, InputKind, Plan
 
 SCHEMA = pa.schema(
     [

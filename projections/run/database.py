@@ -19,11 +19,11 @@ from kernel.errors import BeyondThisProcess, ContractViolation, TooLarge, first_
 from lake.spill_folders import spill_folder
 from projections.run.kept_statements import ArrowViews, KeptStatements
 from projections.run.spark_scalars import register_scalars
-from projections.sql.batch import listed
-from projections.sql.catalog import Column
-from projections.sql.duckdb_text import DuckText
-from projections.sql.duckdb_types import duckdb_type
-from projections.sql.nested_types import ArrayOf, MapOf, StructOf, nested_of
+from projections.sql.rendering.batch import listed
+from projections.sql.rendering.duckdb_text import DuckText
+from projections.sql.words.catalog import Column
+from projections.sql.words.duckdb_types import duckdb_type
+from projections.sql.words.nested_types import ArrayOf, MapOf, StructOf, nested_of
 
 TEXT = DuckText()
 MEMORY_BYTES = 256 * 2**20

@@ -24,12 +24,9 @@ from projections.run.operators import (
     Operator,
     RecomputedOperator,
 )
-from projections.sql.adding import known_of_facts
-from projections.sql.batch import keyed, listed, mapped, names, united, windowed
-from projections.sql.explosion_text import exploded
-from projections.sql.presence import right_rows
-from projections.sql.shape import NOTHING_ENDED, ORDER, InputKind
-from projections.sql.tree import (
+from projections.sql.operators.presence import right_rows
+from projections.sql.operators.shape import NOTHING_ENDED, ORDER, InputKind
+from projections.sql.operators.tree import (
     Exploded,
     Final,
     Grouped,
@@ -46,6 +43,9 @@ from projections.sql.tree import (
     scans,
     walk,
 )
+from projections.sql.plans.adding import known_of_facts
+from projections.sql.rendering.batch import keyed, listed, mapped, names, united, windowed
+from projections.sql.rendering.explosion_text import exploded
 
 _MORE = ", _w"
 _STATEFUL = (Join, Final, Grouped, Sessions, Over, Match, Newest)

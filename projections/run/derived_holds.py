@@ -8,7 +8,7 @@ from lake.layout import part_of
 from pipeline.commit.manifest_rows import Committed
 from pipeline.ddl.held_tables import Hold, retry_command
 from pipeline.position.progress import Progress
-from projections.sql.plan import InputKind, Plan
+from projections.sql.plans.plan import InputKind, Plan
 
 
 def in_quarantine(up_to: Committed) -> Mapping[str, Hold]:

@@ -21,9 +21,9 @@ from pipeline.executor import Executor, ExecutorChoice
 from projections.run.region_runs import Reading
 from projections.run.relations import LakeCatalog
 from projections.run.whole_rows import WholeRows
-from projections.sql.batch import ALL
-from projections.sql.shape import Plan
-from projections.sql.tree import Node
+from projections.sql.operators.shape import Plan
+from projections.sql.operators.tree import Node
+from projections.sql.rendering.batch import ALL
 
 BUILD_BYTES = 256 * 2**20
 """Files of the inputs up to which this process computes a build, or a slice of one, by DuckDB."""

@@ -11,10 +11,15 @@ from duckdb.func import FunctionNullHandling, PythonUDFType
 from projections.run.database import arrow_type
 from projections.run.functions import computing, functions_in, with_parameters
 from projections.run.matcher import matcher_of
-from projections.sql.catalog import Column
-from projections.sql.duckdb_types import duckdb_type
-from projections.sql.match_text import given_columns, matcher_name, physical, taken_columns
-from projections.sql.tree import Match, Newest, walk
+from projections.sql.operators.tree import Match, Newest, walk
+from projections.sql.rendering.match_text import (
+    given_columns,
+    matcher_name,
+    physical,
+    taken_columns,
+)
+from projections.sql.words.catalog import Column
+from projections.sql.words.duckdb_types import duckdb_type
 
 
 def register_called(connection: duckdb.DuckDBPyConnection, tree: Newest) -> None:

@@ -20,9 +20,9 @@ from lake.tables import Tables
 from pipeline.typed.columns import EPOCH
 from projections.run.input_rows import input_tables
 from projections.run.relations import LakeCatalog
-from projections.sql.lineage import in_order
-from projections.sql.plan import Plan
-from projections.sql.triggers import Trigger
+from projections.sql.plans.plan import Plan
+from projections.sql.statements.lineage import in_order
+from projections.sql.words.triggers import Trigger
 
 _Counted = tuple[Epoch, Epoch, tuple[int, ...]]
 """What rows were counted of: the epochs after one and up to another, and the tables' versions."""

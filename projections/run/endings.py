@@ -9,7 +9,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from projections.sql.ending import ending_text
+from projections.sql.statements.ending import ending_text
 from schemas.topic_records import TopicShape
 
 

@@ -32,12 +32,12 @@ from projections.run.input_rows import (
 from projections.run.matchers import register_functions
 from projections.run.region_runs import Reading
 from projections.run.stream_frames import input_frame
-from projections.sql.adding import GIVEN
-from projections.sql.catalog import Column
-from projections.sql.key_steps import TOUCHED
-from projections.sql.shape import Plan
-from projections.sql.spark_text import SparkText
-from projections.sql.tree import Scan
+from projections.sql.operators.shape import Plan
+from projections.sql.operators.tree import Scan
+from projections.sql.plans.adding import GIVEN
+from projections.sql.plans.key_steps import TOUCHED
+from projections.sql.rendering.spark_text import SparkText
+from projections.sql.words.catalog import Column
 
 _SPARK = SparkText()
 MOST_BYTES = 64 * 2**20

@@ -17,7 +17,7 @@ from projections.run.notes import ENDED, ended_at
 from projections.run.relations import LakeCatalog
 from projections.run.targets import Target
 from projections.run.watermark import ended_up_to, greater
-from projections.sql.shape import InputKind, Plan
+from projections.sql.operators.shape import InputKind, Plan
 
 
 class FinalRows:

@@ -19,8 +19,8 @@ from typing import Any
 import pyarrow as pa
 
 from kernel.errors import ContractViolation
-from projections.sql.functions import FunctionFile, WorkspaceFunction, function_of
-from projections.sql.tree import Node, expressions_of, walk
+from projections.sql.operators.tree import Node, expressions_of, walk
+from projections.sql.words.functions import FunctionFile, WorkspaceFunction, function_of
 
 ArrowTypes = Callable[[str], pa.DataType]
 """Gives the Arrow type of a simple type of SQL."""

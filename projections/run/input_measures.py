@@ -19,9 +19,9 @@ from lake.layout import Lake
 from lake.tables import Tables
 from projections.run.input_rows import DELETED, table_of
 from projections.run.relations import LakeCatalog
-from projections.sql.shape import InputKind, Plan
-from projections.sql.state_bounds import InputMeasure, Measures
-from projections.sql.tree import Scan, scans
+from projections.sql.operators.shape import InputKind, Plan
+from projections.sql.operators.tree import Scan, scans
+from projections.sql.plans.state_bounds import InputMeasure, Measures
 
 SAMPLE_ROWS = 200_000
 """Rows of the newest files whose times are read, at least, where there are so many."""

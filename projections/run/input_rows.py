@@ -29,9 +29,9 @@ from lake.tables import Tables, greatest
 from pipeline.typed.columns import EPOCH, LATE
 from projections.run.database import arrow_schema, arrow_type
 from projections.run.relations import LakeCatalog, retyped
-from projections.sql.catalog import Column
-from projections.sql.shape import ORDER, Input, InputKind, Plan
-from projections.sql.tree import Scan
+from projections.sql.operators.shape import ORDER, Input, InputKind, Plan
+from projections.sql.operators.tree import Scan
+from projections.sql.words.catalog import Column
 
 DELETED = "_deleted"
 """Column of a history that says whether the row was deleted with this version."""
@@ -251,7 +251,7 @@ def written_in(rows: pa.Table) -> Epoch:
 
 
 def placed(scan: Scan, files: ds.Dataset, alone: pc.Expression | None = None) -> Iterator[pa.Table]:
-    """Yield rows of a table with their place in time; see `projections.sql.batch.scanned`.
+    """Yield rows of a table with their place in time; see `rendering.batch.scanned`.
 
     `alone`: those for which a condition holds.
     """

@@ -5,7 +5,7 @@ these are read again where they are stored, by file statistics and by the values
 the query gives their rows. A process that starts has nothing to read first, and there is no state
 that needs a bound.
 
-Where facts can be added to what the table has of their groups (`projections.sql.adding`), the new
+Where facts can be added to what the table has of their groups (`plans.adding`), the new
 facts are enough. Up to which epoch a row has its facts follows from the commit that it is in. A row
 that was written in a later epoch than the table's own, as a copy of another table may be, is
 computed anew, and so are all touched rows when a version changed that facts look up.
@@ -36,11 +36,10 @@ from lake.ranges import Among, Condition, Range, Spans
 from lake.writer import UPSERT, upserts_and_deletes, with_op
 from pipeline.typed.columns import EPOCH
 from projections.run.database import ORDER_TYPES
-from projections.sql.adding import added_sql
-from projections.sql.batch import ALL, listed, whole
-from projections.sql.catalog import Column
-from projections.sql.dialect import Dialect
-from projections.sql.key_steps import (
+from projections.sql.operators.shape import ORDER, InputKind, Plan, Strategy
+from projections.sql.operators.tree import Newest, Node, Scan, scans
+from projections.sql.plans.adding import added_sql
+from projections.sql.plans.key_steps import (
     KEPT_TEXTS,
     KeySteps,
     Lookup,
@@ -51,8 +50,9 @@ from projections.sql.key_steps import (
     rows_sql,
     touched_rows_sql,
 )
-from projections.sql.shape import ORDER, InputKind, Plan, Strategy
-from projections.sql.tree import Newest, Node, Scan, scans
+from projections.sql.rendering.batch import ALL, listed, whole
+from projections.sql.rendering.dialect import Dialect
+from projections.sql.words.catalog import Column
 
 MOST_VALUES = 2_000
 """So many values of a key are looked for by themselves; more are found among all rows."""

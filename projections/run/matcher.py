@@ -20,8 +20,7 @@ import pyarrow.compute as pc
 from kernel.errors import InvalidRequest
 from projections.run.match_values import OPERATORS, quotient, sortable, total_of
 from projections.run.spark_values import divided
-from projections.sql.decimals import DECIMAL
-from projections.sql.formulas import (
+from projections.sql.operators.formulas import (
     Field,
     Formula,
     FormulaOperation,
@@ -31,8 +30,7 @@ from projections.sql.formulas import (
     Value,
     parts_of,
 )
-from projections.sql.match_text import given_columns, taken_columns
-from projections.sql.patterns import (
+from projections.sql.operators.patterns import (
     Choice,
     MatchSkip,
     Pattern,
@@ -40,8 +38,10 @@ from projections.sql.patterns import (
     Sequel,
     Variable,
 )
-from projections.sql.shape import ORDER
-from projections.sql.tree import Match
+from projections.sql.operators.shape import ORDER
+from projections.sql.operators.tree import Match
+from projections.sql.rendering.match_text import given_columns, taken_columns
+from projections.sql.words.decimals import DECIMAL
 
 MOST_STEPS = 1_000_000
 """So many steps a search from one row may take before it is given up as hopeless."""

@@ -13,10 +13,10 @@ from projections.run.database import arrow_type
 from projections.run.exact_totals import parts_of, totals_of
 from projections.run.functions import computing, functions_in
 from projections.run.matcher import Matcher, matcher_of
-from projections.sql.catalog import Column
-from projections.sql.match_text import given_columns, matcher_name, physical
-from projections.sql.totals import EXACT_PARTS, EXACT_TOTAL, adds_doubles
-from projections.sql.tree import PARTS_TYPE, Match, Newest, walk
+from projections.sql.operators.tree import PARTS_TYPE, Match, Newest, walk
+from projections.sql.rendering.match_text import given_columns, matcher_name, physical
+from projections.sql.rendering.totals import EXACT_PARTS, EXACT_TOTAL, adds_doubles
+from projections.sql.words.catalog import Column
 
 if TYPE_CHECKING:
     from pyspark.sql._typing import UserDefinedFunctionLike

@@ -13,7 +13,7 @@ import json
 
 from pipeline.commit.manifest import Manifest
 from projections.run.targets import Target
-from projections.sql.plan import Plan
+from projections.sql.plans.plan import Plan
 
 MIXED = ""
 """The meaning of a table that several made, or one that nobody noted."""

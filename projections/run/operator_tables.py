@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from projections.run.database import TEXT, Database
 from projections.run.sorted_runs import SortedRuns
-from projections.sql.batch import names
-from projections.sql.decimals import FLOATING
-from projections.sql.shape import ORDER
-from projections.sql.tree import Node
+from projections.sql.operators.shape import ORDER
+from projections.sql.operators.tree import Node
+from projections.sql.rendering.batch import names
+from projections.sql.words.decimals import FLOATING
 
 SMALL_ROWS = 20_000
 """So many rows are read over sooner than they are looked through for pairs that cancel out."""

@@ -21,10 +21,10 @@ from projections.run.operator_tables import (
     consolidated,
 )
 from projections.run.regions import keys_of, region_of, same
-from projections.sql.batch import over_rows
-from projections.sql.join_text import join_condition, joined
-from projections.sql.shape import END, NOTHING_ENDED
-from projections.sql.tree import Final, Join, JoinKind, Recomputed
+from projections.sql.operators.shape import END, NOTHING_ENDED
+from projections.sql.operators.tree import Final, Join, JoinKind, Recomputed
+from projections.sql.rendering.batch import over_rows
+from projections.sql.rendering.join_text import join_condition, joined
 
 _TAKEN = {
     JoinKind.INNER: ", l._w * r._w AS _w",

@@ -43,8 +43,8 @@ from projections.run.round_plans import RoundPlans
 from projections.run.runs_beside import RoundOfProjections, RunsBeside, error_of
 from projections.run.step_budget import within_budget
 from projections.run.targets import live_target
-from projections.sql.lineage import in_order, read_by, with_what_they_read
-from projections.sql.plan import InputKind, Plan
+from projections.sql.plans.plan import InputKind, Plan
+from projections.sql.statements.lineage import in_order, read_by, with_what_they_read
 from schemas.registry import SchemaRegistry
 
 VERSIONS = (InputKind.HISTORY, InputKind.LATEST)

@@ -55,8 +55,8 @@ from projections.run.result_rows import stamped
 from projections.run.targets import Target
 from projections.run.watermark import greater
 from projections.run.whole_tables import BOUNDED_BYTES, WholeTables
-from projections.sql.plan import Plan, Strategy
-from projections.sql.shape import END, ORDER, PARTIAL
+from projections.sql.operators.shape import END, ORDER, PARTIAL
+from projections.sql.plans.plan import Plan, Strategy
 
 
 class Projector:

@@ -41,8 +41,8 @@ from projections.run.database import MEMORY_BYTES, arrow_schema
 from projections.run.dataflow import Dataflow
 from projections.run.input_rows import epochs, facts, placed, table_at, table_of
 from projections.run.relations import LakeCatalog
-from projections.sql.shape import InputKind, Plan
-from projections.sql.tree import Newest, Scan, scans
+from projections.sql.operators.shape import InputKind, Plan
+from projections.sql.operators.tree import Newest, Scan, scans
 
 _LOOK_BACK = 32
 """Versions behind which it is not asked any more whether only compactions came in between."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from projections.run.database import TEXT
-from projections.sql.tree import (
+from projections.sql.operators.tree import (
     WINDOW_END,
     WINDOW_START,
     Grouped,

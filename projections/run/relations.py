@@ -21,9 +21,9 @@ from pipeline.typed.topic_rows import TIMESTAMP
 from pipeline.typed.topics import typed_topic
 from projections.run.catalog import Deployment
 from projections.run.watermark import StreamTerms
-from projections.sql.catalog import Column, Relation, category_of
-from projections.sql.declarations import ProjectionDecl
-from projections.sql.topics import TOPICS, log_of
+from projections.sql.statements.declarations import ProjectionDecl
+from projections.sql.statements.topics import TOPICS, log_of
+from projections.sql.words.catalog import Column, Relation, category_of
 from schemas.topic_records import TopicShape
 
 LATENESS = timedelta(minutes=10)

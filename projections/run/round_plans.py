@@ -9,11 +9,11 @@ from projections.run.catalog import Deployment
 from projections.run.projection_states import ProjectionState
 from projections.run.relations import LakeCatalog, waits_for_input
 from projections.run.runs_beside import error_of
-from projections.sql.catalog import Catalog
-from projections.sql.declarations import ProjectionDecl
-from projections.sql.declared_relations import DeclaredCatalog
-from projections.sql.kept_plans import Asked, KeptPlans
-from projections.sql.plan import Plan
+from projections.sql.plans.declared_relations import DeclaredCatalog
+from projections.sql.plans.kept_plans import Asked, KeptPlans
+from projections.sql.plans.plan import Plan
+from projections.sql.statements.declarations import ProjectionDecl
+from projections.sql.words.catalog import Catalog
 
 
 class RoundPlans:

@@ -26,8 +26,8 @@ from projections.run.projection_states import ProjectionState, Run
 from projections.run.projector import Projector
 from projections.run.relations import LakeCatalog
 from projections.run.targets import Target, live_target
-from projections.sql.lineage import in_order, read_by
-from projections.sql.plan import Plan
+from projections.sql.plans.plan import Plan
+from projections.sql.statements.lineage import in_order, read_by
 
 MOST_AT_ONCE = 3
 """So many groups are computed at a time: each takes memory, and they share the cores."""

@@ -16,9 +16,9 @@ import pyarrow as pa
 from duckdb.func import FunctionNullHandling, PythonUDFType
 
 from projections.run.functions import with_parameters
-from projections.sql.catalog import Column
-from projections.sql.decimals import digits_of
-from projections.sql.duckdb_text import DuckText
+from projections.sql.rendering.duckdb_text import DuckText
+from projections.sql.words.catalog import Column
+from projections.sql.words.decimals import digits_of
 
 _P1, _P2, _P3, _P4, _P5 = map(
     np.uint64,

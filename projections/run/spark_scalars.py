@@ -14,8 +14,8 @@ from duckdb.func import FunctionNullHandling, PythonUDFType
 from projections.run import spark_values
 from projections.run.exact_totals import parts_of, totals_of
 from projections.run.functions import with_parameters
-from projections.sql import spark_times
-from projections.sql.totals import EXACT_PARTS, EXACT_TOTAL
+from projections.sql.rendering.totals import EXACT_PARTS, EXACT_TOTAL
+from projections.sql.words import spark_times
 
 _ARROW = {
     "VARCHAR": pa.string(),

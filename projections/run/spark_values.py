@@ -14,7 +14,7 @@ import zlib
 from decimal import ROUND_HALF_UP, Decimal
 from functools import lru_cache
 
-from projections.sql.spark_times import CONTROLS
+from projections.sql.words.spark_times import CONTROLS
 
 _LONGEST_SCALE = 39
 _ROOM = decimal.Context(prec=1200)

@@ -11,9 +11,9 @@ from lake.ranges import Range
 from lake.views import DeltaFrames
 from projections.run.input_rows import table_of, without_rows
 from projections.run.relations import LakeCatalog
-from projections.sql.scope import OF_CHANGES
-from projections.sql.shape import INGESTED_AT, ORDER, Input, InputKind
-from projections.sql.tree import Scan
+from projections.sql.operators.scope import OF_CHANGES
+from projections.sql.operators.shape import INGESTED_AT, ORDER, Input, InputKind
+from projections.sql.operators.tree import Scan
 from schemas.identifiers import spark_name
 
 

@@ -37,9 +37,9 @@ from projections.run.key_runs import all_sql, stored_columns
 from projections.run.region_runs import Reading
 from projections.run.relations import LakeCatalog
 from projections.run.spark_hashes import register_hashes
-from projections.sql.batch import ALL, listed
-from projections.sql.shape import InputKind, Plan
-from projections.sql.tree import Node, Scan, scans
+from projections.sql.operators.shape import InputKind, Plan
+from projections.sql.operators.tree import Node, Scan, scans
+from projections.sql.rendering.batch import ALL, listed
 
 WHOLE_MEMORY_BYTES = 512 * 2**20
 """What DuckDB may take to compute a whole projection; more goes to disk."""

@@ -38,7 +38,7 @@ from projections.run.region_runs import Reading, RegionRuns
 from projections.run.relations import LakeCatalog
 from projections.run.result_rows import keyed, stamped
 from projections.run.stream_frames import input_frame
-from projections.sql.plan import InputKind, Plan
+from projections.sql.plans.plan import InputKind, Plan
 
 BOUNDED_BYTES = 64 * 2**20
 """Of input files up to this size the rows that Spark computes are collected and committed here."""

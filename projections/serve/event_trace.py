@@ -142,8 +142,8 @@ def _readers(category: str, type_: str, lake: Lake) -> list[Standing]:
     if not any(category in each.text for each in deployed.values()):
         return []
     # Their statements say so: what reads them takes half a second to load.
-    from projections.sql.lineage import readers_of_events
-    from projections.sql.parse import parse_script
+    from projections.sql.statements.lineage import readers_of_events
+    from projections.sql.statements.parse import parse_script
 
     declared = [
         decl

@@ -27,7 +27,7 @@ from kernel.positions import DeltaVersion
 from lake.datasets import dataset_at, dataset_of, paths_of, scanner_of, schema_of
 from projections.serve.row_values import Key, comparable, place
 from projections.serve.versions import readable
-from projections.sql.shape import END, ORDER, PARTIAL
+from projections.sql.operators.shape import END, ORDER, PARTIAL
 
 HIDDEN = frozenset({"_epoch", "_late", "_time", "_ingested_at", END, *ORDER})
 """Columns that keep a table right: no part of its rows as readers see them."""

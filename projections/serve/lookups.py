@@ -27,7 +27,7 @@ from projections.serve.keyed_rows import HeldRows, KeyedRows, held, scanned
 from projections.serve.newest_runs import NewestRuns, ServedVersion, not_run
 from projections.serve.row_changes import RowChange, VersionDifference, all_new, difference
 from projections.serve.versions import EpochVersions, not_kept, opened, readable
-from projections.sql.parse import parse_script
+from projections.sql.statements.parse import parse_script
 
 _Step = tuple[str, tuple[str, ...], DeltaVersion, DeltaVersion]
 _IDLE_S = 300.0

@@ -29,7 +29,7 @@ from pipeline.commit.manifest_rows import COMMITTED, PROJECTION
 from projections.run.catalog import DROPPED, DeployedCatalog, Entry
 from projections.run.catalog import PROJECTION as PROJECTION_ENTRY
 from projections.serve.feed_places import table_id_of
-from projections.sql.parse import parse_script
+from projections.sql.statements.parse import parse_script
 
 _RUN = re.compile(r"(?P<table>projection/.+)/g\d+")
 _MOST_HEADS = 10_000

@@ -33,7 +33,7 @@ from projections.serve.lake_tables import table_name, unknown_table
 from projections.serve.pinned_epochs import pinned_at, pinned_by
 from projections.serve.star_columns import shown_columns, without_hidden
 from projections.serve.versions import not_kept
-from projections.sql.tokens import why_unread
+from projections.sql.words.tokens import why_unread
 from schemas.identifiers import duckdb_name
 
 

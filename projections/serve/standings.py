@@ -143,7 +143,7 @@ def with_sinks(lake: Lake, tables: SmallTables, *, known: frozenset[str]) -> lis
 def _has_sink(text: str) -> bool:
     if _SINK.search(text) is None:
         return False
-    from projections.sql.parse import parse_script
+    from projections.sql.statements.parse import parse_script
 
     return any(each.sink is not None for each in parse_script(text).projections)
 

@@ -11,7 +11,7 @@ from sqlglot import exp
 
 from kernel.errors import InvalidRequest
 from projections.serve.keyed_rows import is_hidden
-from projections.sql.natural_joins import is_natural, shared_by
+from projections.sql.forms.natural_joins import is_natural, shared_by
 
 
 def without_hidden(

@@ -8,9 +8,9 @@ import pyarrow as pa
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from projections.sql.catalog import Column
-from projections.sql.declarations import ProjectionDecl
-from projections.sql.sinks import TopicSink
+from projections.sql.statements.declarations import ProjectionDecl
+from projections.sql.words.catalog import Column
+from projections.sql.words.sinks import TopicSink
 from schemas.row_avro import avro_schema, encoder
 
 

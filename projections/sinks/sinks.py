@@ -30,8 +30,8 @@ from projections.sinks.sink_metrics import SinkMetrics
 from projections.sinks.sink_records import RecordForm
 from projections.sinks.sink_transactions import SinkTransactions
 from projections.sinks.topic_sink import TopicOutlet
-from projections.sql.declarations import ProjectionDecl
-from projections.sql.sinks import EventSink, Sink, TopicSink
+from projections.sql.statements.declarations import ProjectionDecl
+from projections.sql.words.sinks import EventSink, Sink, TopicSink
 from schemas.registry import SchemaRegistry
 from schemas.row_avro import plain
 

@@ -15,7 +15,7 @@ from projections.serve.table_steps import Changes
 from projections.sinks.placed_transactions import KeyedRecord
 from projections.sinks.sink_records import RecordForm
 from projections.sinks.sink_transactions import SinkCursor, SinkTransactions
-from projections.sql.sinks import TopicSink
+from projections.sql.words.sinks import TopicSink
 
 
 class TopicOutlet:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from projections.run.relations import LakeCatalog
-from projections.sql.catalog import Catalog
-from projections.sql.declarations import SourceDecl
-from projections.sql.declared_relations import DeclaredCatalog
-from projections.sql.shape import InputKind, Plan
-from projections.sql.state_bounds import Lateness
-from projections.sql.topics import log_of
+from projections.sql.operators.shape import InputKind, Plan
+from projections.sql.plans.declared_relations import DeclaredCatalog
+from projections.sql.plans.state_bounds import Lateness
+from projections.sql.statements.declarations import SourceDecl
+from projections.sql.statements.topics import log_of
+from projections.sql.words.catalog import Catalog
 from projections.trial.sql_files import Declared
 
 

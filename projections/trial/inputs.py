@@ -17,11 +17,11 @@ from kernel.clock import UNIX_EPOCH, micros
 from lake.table_columns import UTC_MICROS
 from pipeline.typed.columns import EVENT_COLUMNS
 from projections.run.database import arrow_type
-from projections.sql.catalog import Column, Relation, category_of
-from projections.sql.declarations import SourceDecl
-from projections.sql.places import Script, nearest
-from projections.sql.shape import INGESTED_AT, InputKind
-from projections.sql.tree import Scan
+from projections.sql.operators.shape import INGESTED_AT, InputKind
+from projections.sql.operators.tree import Scan
+from projections.sql.statements.declarations import SourceDecl
+from projections.sql.words.catalog import Column, Relation, category_of
+from projections.sql.words.places import Script, nearest
 from projections.trial.literals import value_of
 from projections.trial.statements import GivenRows, InputDecl
 
@@ -59,7 +59,7 @@ class TrialFact:
 
 
 class GivenCatalog:
-    """The relations that the inputs of a test file make; see `projections.sql.catalog.Catalog`."""
+    """The relations that the inputs of a test file make; see `words.catalog.Catalog`."""
 
     def __init__(self, inputs: Sequence[InputDecl]) -> None:
         self._inputs = {each.name: each for each in inputs}

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
 
-from projections.sql.certified import has_simple_type, is_held
-from projections.sql.nested_types import ArrayOf, MapOf, StructOf, nested_of
-from projections.sql.places import Script
+from projections.sql.rendering.certified import has_simple_type, is_held
+from projections.sql.words.nested_types import ArrayOf, MapOf, StructOf, nested_of
+from projections.sql.words.places import Script
 
 _RANGES = {"TINYINT": 7, "SMALLINT": 15, "INT": 31, "BIGINT": 63}
 

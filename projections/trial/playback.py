@@ -14,12 +14,12 @@ import pyarrow as pa
 
 from kernel.errors import ContractViolation
 from projections.run.dataflow import Dataflow
-from projections.sql.declarations import ProjectionDecl, SourceDecl
-from projections.sql.declared_relations import DeclaredCatalog
-from projections.sql.places import nearest
-from projections.sql.plan import plan
-from projections.sql.shape import InputKind, Plan
-from projections.sql.tree import Newest, Scan, scans
+from projections.sql.operators.shape import InputKind, Plan
+from projections.sql.operators.tree import Newest, Scan, scans
+from projections.sql.plans.declared_relations import DeclaredCatalog
+from projections.sql.plans.plan import plan
+from projections.sql.statements.declarations import ProjectionDecl, SourceDecl
+from projections.sql.words.places import nearest
 from projections.trial.differences import Difference, differences
 from projections.trial.inputs import Arrivals, GivenCatalog, Holdings, Row, TrialFact, input_rows
 from projections.trial.literals import value_of

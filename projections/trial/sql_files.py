@@ -11,7 +11,7 @@ from kernel.errors import InvalidRequest
 from schemas.text_files import text_of
 
 if TYPE_CHECKING:
-    from projections.sql.declarations import ProjectionDecl, SourceDecl
+    from projections.sql.statements.declarations import ProjectionDecl, SourceDecl
 
 Decl = TypeVar("Decl", "SourceDecl", "ProjectionDecl")
 
@@ -34,7 +34,7 @@ class Declared:
 def read_files(files: Sequence[Path]) -> Declared:
     """Read SQL files together; a file that cannot be read is among `refused`."""
     # The SQL parser takes half a second to load, which `--help` should not pay.
-    from projections.sql.parse import parse_script
+    from projections.sql.statements.parse import parse_script
 
     sources: dict[str, SourceDecl] = {}
     projections: dict[str, ProjectionDecl] = {}
@@ -57,8 +57,8 @@ def read_files(files: Sequence[Path]) -> Declared:
 
 def read_all_that_can_be(files: Sequence[Path]) -> Declared:
     """Read SQL files together, with every error that there is; for who mends them."""
-    from projections.sql.collected_refusals import apart, collecting
-    from projections.sql.parse import parse_script
+    from projections.sql.statements.parse import parse_script
+    from projections.sql.words.collected_refusals import apart, collecting
 
     sources: dict[str, SourceDecl] = {}
     projections: dict[str, ProjectionDecl] = {}
@@ -94,7 +94,7 @@ def sql_of(file: Path) -> str:
 
     They are the Python files of the folder `functions`, in the file's own folder or the one above.
     """
-    from projections.sql.functions import FOLDER, files_of
+    from projections.sql.words.functions import FOLDER, files_of
 
     text = text_of(file, "SQL")
     own = file.resolve().parent

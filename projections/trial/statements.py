@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from sqlglot.tokens import Token, TokenType
 
-from projections.sql.catalog import Column
-from projections.sql.parse import declared_columns
-from projections.sql.places import Script
-from projections.sql.tokens import TokenCursor, split, tokenized
-from projections.sql.type_names import normal
+from projections.sql.statements.parse import declared_columns
+from projections.sql.words.catalog import Column
+from projections.sql.words.places import Script
+from projections.sql.words.tokens import TokenCursor, split, tokenized
+from projections.sql.words.type_names import normal
 from projections.trial.literals import Literal, has_literals
 
 INPUT_FORM = (

@@ -9,9 +9,9 @@ from kernel.errors import InvalidRequest
 from projections.trial.sql_files import Declared
 
 if TYPE_CHECKING:
-    from projections.sql.catalog import Catalog
-    from projections.sql.declarations import ProjectionDecl
-    from projections.sql.shape import Plan
+    from projections.sql.operators.shape import Plan
+    from projections.sql.statements.declarations import ProjectionDecl
+    from projections.sql.words.catalog import Catalog
 
 Result = dict[str, object]
 
@@ -29,8 +29,8 @@ def checked(
             return refused(decl.name, earlier), None
         return {"name": decl.name, "ok": True, "fingerprint": decl.fingerprint}, None
     from projections.run.relations import LakeCatalog, waits_for_input
-    from projections.sql.collected_refusals import result_and_refusals
-    from projections.sql.plan import plan
+    from projections.sql.plans.plan import plan
+    from projections.sql.words.collected_refusals import result_and_refusals
 
     made, found = result_and_refusals(lambda: plan(decl, catalog), guessed=bool(earlier))
     errors = [_told(decl, error, files.lost) for error in found.errors]
@@ -51,8 +51,8 @@ def checked(
 
 def _told(decl: ProjectionDecl, error: InvalidRequest, lost: frozenset[str]) -> InvalidRequest:
     """Say of what another statement is to blame for that it is."""
-    from projections.sql.collected_refusals import CIRCLE, UNREAD
-    from projections.sql.inputs import UNKNOWN
+    from projections.sql.operators.inputs import UNKNOWN
+    from projections.sql.words.collected_refusals import CIRCLE, UNREAD
 
     name = error.fields.get(UNREAD, error.fields.get(UNKNOWN))
     circle = error.fields.get(CIRCLE)

@@ -17,12 +17,17 @@ from pipeline.typed.columns import EVENT_COLUMNS
 from projections.run.captured_tables import CapturedTable
 from projections.run.catalog import Deployment
 from projections.run.relations import LakeCatalog
-from projections.sql.catalog import catalog_from
-from projections.sql.declared_relations import DeclaredCatalog
-from projections.sql.expressions import check
-from projections.sql.options import EVENT_OPTIONS, PROJECTION_OPTIONS, TABLE_OPTIONS, TOPIC_OPTIONS
-from projections.sql.parse import parse_script
-from projections.sql.plan import Strategy, plan
+from projections.sql.plans.declared_relations import DeclaredCatalog
+from projections.sql.plans.plan import Strategy, plan
+from projections.sql.statements.parse import parse_script
+from projections.sql.values.expressions import check
+from projections.sql.words.catalog import catalog_from
+from projections.sql.words.options import (
+    EVENT_OPTIONS,
+    PROJECTION_OPTIONS,
+    TABLE_OPTIONS,
+    TOPIC_OPTIONS,
+)
 from tests.architecture.tree import ROOT
 from tests.docs.markdown import blocks, table
 

@@ -11,7 +11,7 @@ import pytest
 from apps import settings
 from apps.cli.starter import begin
 from kernel.errors import Conflict, InvalidRequest
-from projections.sql.parse import parse_script
+from projections.sql.statements.parse import parse_script
 from tests.docs.conftest import Newcomer
 from tests.docs.console import commands, run
 from tests.docs.markdown import blocks

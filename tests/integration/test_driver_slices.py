@@ -17,8 +17,8 @@ from lake.tables import Tables
 from pipeline.executor import Executor, ExecutorChoice
 from projections.run.database import without_zones
 from projections.run.spark_hashes import hash_sql, register_hashes
-from projections.sql.catalog import Column
-from projections.sql.duckdb_types import duckdb_type
+from projections.sql.words.catalog import Column
+from projections.sql.words.duckdb_types import duckdb_type
 from replay.book import State
 from replay.build import Builder
 from replay.cancel import cancel

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.typed.topics import typed_topic
 from projections.run.matchers import register_functions
-from projections.sql.shape import InputKind
+from projections.sql.operators.shape import InputKind
 from tests.support.lake.auction_house import (
     EPOCHS,
     AuctionHouse,

@@ -7,7 +7,7 @@ from functools import partial
 
 from pyspark.sql import SparkSession
 
-from projections.sql.parse import parse_script
+from projections.sql.statements.parse import parse_script
 from projections.trial.places import computed_on
 from projections.trial.playback import ONE_BATCH, played
 from projections.trial.statements import parse_tests

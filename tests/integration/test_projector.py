@@ -16,7 +16,7 @@ from pipeline.executor import Executor, ExecutorChoice
 from projections.run import engines, whole_tables
 from projections.run.engines import SmallEngine
 from projections.run.projector import Projector
-from projections.sql.shape import ORDER
+from projections.sql.operators.shape import ORDER
 from replay.build import Builder
 from replay.generations import generation_name
 from replay.subject import generation_target, subject_of

@@ -15,7 +15,7 @@ from kernel import failpoints
 from kernel.errors import Conflict, InvalidRequest
 from lake.tables import Tables
 from projections.serve.savepoints import create
-from projections.sql.shape import ORDER
+from projections.sql.operators.shape import ORDER
 from replay.book import Replay, ReplayBook, State
 from replay.build import Builder
 from replay.course import Report

@@ -297,7 +297,7 @@ def test_what_changed_meanwhile_is_not_mixed_into_a_build(
         builder(small).build("latest", slices=3)
     with monkeypatch.context() as newer:
         # Another version of the software computes something else from the same SQL.
-        newer.setattr("projections.sql.plan.SEMANTICS", "another")
+        newer.setattr("projections.sql.plans.plan.SEMANTICS", "another")
         with pytest.raises(Conflict, match="what they mean changed since"):
             builder(small).resume("latest")
     assert newest(small, "latest").state is State.BUILDING

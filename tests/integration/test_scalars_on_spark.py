@@ -15,12 +15,12 @@ from sqlglot import exp
 
 from projections.run.dataflow import arrow_type
 from projections.run.spark_scalars import register_scalars
-from projections.sql.catalog import Column
-from projections.sql.certified import uncertified_in
-from projections.sql.duckdb_text import DuckText
-from projections.sql.expressions import render
-from projections.sql.tokens import SPARK
-from projections.sql.types import type_of
+from projections.sql.rendering.certified import uncertified_in
+from projections.sql.rendering.duckdb_text import DuckText
+from projections.sql.values.expressions import render
+from projections.sql.values.types import type_of
+from projections.sql.words.catalog import Column
+from projections.sql.words.tokens import SPARK
 from tests.support.oracles.scalar_values import EXPRESSIONS, KINDS, Row, rows, written
 
 ALL_LETTERS = [chr(c) for c in range(0x30000) if not 0xD800 <= c < 0xE000]

@@ -10,10 +10,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kernel.errors import InvalidRequest
-from projections.sql.catalog import Column, MemoryCatalog, Relation
-from projections.sql.parse import parse_script
-from projections.sql.plan import Plan, plan
-from projections.sql.spark_functions import BEYOND_SIGHT, PASSED_ON, UNSTABLE
+from projections.sql.plans.plan import Plan, plan
+from projections.sql.statements.parse import parse_script
+from projections.sql.words.catalog import Column, MemoryCatalog, Relation
+from projections.sql.words.spark_functions import BEYOND_SIGHT, PASSED_ON, UNSTABLE
 from tests.integration.test_sql_spark import SparkEngine, _world
 from tests.support.oracles.asked_projections import ASKED
 from tests.support.oracles.choice_projections import CHOSEN, RANKED

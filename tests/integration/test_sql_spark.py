@@ -14,10 +14,10 @@ from pyspark.sql import SparkSession
 
 from projections.run.database import TEXT, arrow_type
 from projections.run.matchers import register_totals
-from projections.sql.catalog import Column, MemoryCatalog, Relation
-from projections.sql.key_steps import rows_sql
-from projections.sql.parse import parse_script
-from projections.sql.plan import Plan, plan
+from projections.sql.plans.key_steps import rows_sql
+from projections.sql.plans.plan import Plan, plan
+from projections.sql.statements.parse import parse_script
+from projections.sql.words.catalog import Column, MemoryCatalog, Relation
 from tests.property.test_sql_incremental import DuckEngine
 from tests.support.oracles.element_projections import ELEMENTS, KEPT_BY_KEYS
 from tests.support.oracles.sql_projections import CASES

@@ -13,13 +13,13 @@ from pyspark.sql import SparkSession
 from projections.run.database import arrow_type
 from projections.run.dataflow import Dataflow
 from projections.run.matchers import register_functions
-from projections.sql.batch import whole
-from projections.sql.catalog import Column, MemoryCatalog, Relation
-from projections.sql.parse import parse_script
-from projections.sql.plan import Plan, Strategy, plan
-from projections.sql.shape import InputKind
-from projections.sql.spark_text import SparkText
-from projections.sql.tree import scans
+from projections.sql.operators.shape import InputKind
+from projections.sql.operators.tree import scans
+from projections.sql.plans.plan import Plan, Strategy, plan
+from projections.sql.rendering.batch import whole
+from projections.sql.rendering.spark_text import SparkText
+from projections.sql.statements.parse import parse_script
+from projections.sql.words.catalog import Column, MemoryCatalog, Relation
 from tests.integration.test_sql_spark import SparkEngine
 from tests.property.test_sql_table_faults import crowd
 from tests.support.oracles.element_projections import ELEMENTS, OF_TABLES

@@ -29,7 +29,7 @@ from kernel.errors import Conflict, Misconfigured
 from lake.layout import Lake
 from projections.run.captured_tables import CapturedTable
 from projections.run.catalog import LIVE
-from projections.sql.parse import parse_script
+from projections.sql.statements.parse import parse_script
 from replay.deployment import apply
 from replay.subject import Site
 

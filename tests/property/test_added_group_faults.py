@@ -10,8 +10,8 @@ from projections.run import added_groups, exact_totals
 from projections.run.added_groups import AddedOperator
 from projections.run.dataflow import Dataflow
 from projections.run.operator_tables import OperatorTables
-from projections.sql.explain import NEW_ROWS_ADDED
-from projections.sql.shape import Strategy
+from projections.sql.operators.shape import Strategy
+from projections.sql.plans.explain import NEW_ROWS_ADDED
 from tests.property.test_sql_region_faults import SEEDS, TREMOR, crowd, holds, kept
 from tests.support.oracles.region_projections import CASES
 from tests.support.oracles.region_world import Kept, tree_of

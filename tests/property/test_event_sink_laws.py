@@ -19,7 +19,7 @@ from projections.serve.feed_places import FeedPlace
 from projections.serve.row_changes import RowChange
 from projections.serve.table_steps import Changes
 from projections.sinks.sink_transactions import SinkCursor
-from projections.sql.sinks import EventSink
+from projections.sql.words.sinks import EventSink
 
 NAMES = ("a", "b")
 NULL_HASHED = "sha256:ea8c2d6b0d6bb2f9fbb3a63d2d9d9f1c6f7f9d1b58a4b5cde21c1a3e8f8c6d4f"

@@ -12,10 +12,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from sqlglot import parse_one
 
-from projections.sql.catalog import Column
-from projections.sql.certified import uncertified_in
-from projections.sql.duckdb_text import DuckText
-from projections.sql.types import type_of
+from projections.sql.rendering.certified import uncertified_in
+from projections.sql.rendering.duckdb_text import DuckText
+from projections.sql.values.types import type_of
+from projections.sql.words.catalog import Column
 
 EXACT = decimal.Context(prec=200)
 MOST = 38

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernel.errors import ContractViolation
-from projections.sql.certified import uncertified
+from projections.sql.rendering.certified import uncertified
 from tests.property.test_sql_region_faults import change_regions, smaller
 from tests.support.lake.auction_house import (
     EPOCHS,

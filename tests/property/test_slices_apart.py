@@ -13,10 +13,10 @@ from projections.run.database import TEXT
 from projections.run.duckdb_functions import register_called
 from projections.run.key_runs import all_sql
 from projections.run.spark_hashes import hash_sql, is_hashed, register_hashes
-from projections.sql.batch import listed
-from projections.sql.certified import uncertified
-from projections.sql.plan import InputKind, Plan
-from projections.sql.tree import scans
+from projections.sql.operators.tree import scans
+from projections.sql.plans.plan import InputKind, Plan
+from projections.sql.rendering.batch import listed
+from projections.sql.rendering.certified import uncertified
 from replay.carried_keys import parted, sliceable
 from replay.driver_slices import _condition
 from tests.property.test_sql_incremental import DuckEngine

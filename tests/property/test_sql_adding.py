@@ -17,11 +17,11 @@ from projections.run import exact_totals, key_runs
 from projections.run.database import TEXT
 from projections.run.exact_totals import exact_total
 from projections.run.key_runs import all_rows, changed_rows
-from projections.sql import adding
-from projections.sql.explain import NEW_ROWS_ADDED, TOUCHED_KEYS
-from projections.sql.plan import Plan
-from projections.sql.spark_text import SparkText
-from projections.sql.tree import Scan
+from projections.sql.operators.tree import Scan
+from projections.sql.plans import adding
+from projections.sql.plans.explain import NEW_ROWS_ADDED, TOUCHED_KEYS
+from projections.sql.plans.plan import Plan
+from projections.sql.rendering.spark_text import SparkText
 from tests.property.test_sql_incremental import DuckEngine
 from tests.property.test_sql_key_faults import SEEDS, crowd
 from tests.support.oracles.sql_arrivals import worlds

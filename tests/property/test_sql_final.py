@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from kernel.errors import ContractViolation
 from projections.run.operators import FinalOperator
-from projections.sql.certified import uncertified
+from projections.sql.rendering.certified import uncertified
 from tests.support.oracles.final_projections import FINAL, watermark_us
 from tests.support.oracles.region_world import Kept, tree_of
 from tests.support.oracles.sql_arrivals import worlds

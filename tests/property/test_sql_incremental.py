@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 
 from projections.run.database import TEXT
 from projections.run.spark_scalars import register_scalars
-from projections.sql.duckdb_types import duckdb_type
+from projections.sql.words.duckdb_types import duckdb_type
 from tests.support.oracles.element_projections import ELEMENTS, KEPT_BY_KEYS
 from tests.support.oracles.sql_arrivals import worlds
 from tests.support.oracles.sql_projections import CASES as PLAIN

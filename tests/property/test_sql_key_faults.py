@@ -13,9 +13,9 @@ from sqlglot import exp
 from lake.ranges import Among, Condition, Spans
 from projections.run import key_runs
 from projections.run.database import TEXT
-from projections.sql.key_steps import KeySteps, Lookup
-from projections.sql.shape import Strategy
-from projections.sql.tree import Map, Newest, Scan
+from projections.sql.operators.shape import Strategy
+from projections.sql.operators.tree import Map, Newest, Scan
+from projections.sql.plans.key_steps import KeySteps, Lookup
 from tests.property.test_sql_incremental import DuckEngine
 from tests.support.oracles.sql_projections import CASES
 from tests.support.oracles.sql_world import (

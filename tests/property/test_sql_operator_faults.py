@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from projections.run.operators import JoinOperator
-from projections.sql.tree import (
+from projections.sql.operators.tree import (
     Final,
     Grouped,
     Join,

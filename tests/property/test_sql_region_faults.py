@@ -13,8 +13,8 @@ from projections.run import matcher, operator_tables, operators
 from projections.run.operators import JoinOperator, RecomputedOperator
 from projections.run.regions import Recomputed, Region, region_of
 from projections.run.sorted_runs import SortedRuns
-from projections.sql.duckdb_text import DuckText
-from projections.sql.tree import Call, Function
+from projections.sql.operators.tree import Call, Function
+from projections.sql.rendering.duckdb_text import DuckText
 from tests.support.oracles.choice_projections import CHOSEN
 from tests.support.oracles.pattern_projections import PATTERNS
 from tests.support.oracles.range_projections import RANGES

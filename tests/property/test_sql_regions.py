@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from projections.run import operator_tables, sorted_runs
 from projections.run.dataflow import Dataflow
 from projections.run.operators import JoinOperator, RecomputedOperator
-from projections.sql.certified import uncertified
+from projections.sql.rendering.certified import uncertified
 from tests.support.oracles.asked_projections import ASKED
 from tests.support.oracles.choice_projections import CHOSEN, RANKED
 from tests.support.oracles.element_projections import ELEMENTS, KEPT_BY_KEYS

@@ -12,8 +12,8 @@ import pytest
 from kernel.errors import ContractViolation
 from projections.run.dataflow import Dataflow
 from projections.run.regions import Region
-from projections.sql import pruning
-from projections.sql.tree import Scan
+from projections.sql.operators import pruning
+from projections.sql.operators.tree import Scan
 from tests.property.test_sql_region_faults import (
     Changed,
     change_regions,

@@ -36,8 +36,8 @@ from projections.run.catalog import LIVE, PROJECTION, Entry
 from projections.run.catalog import SOURCE as SOURCE_KIND
 from projections.run.endings import endings_of
 from projections.run.projection_rounds import Projecting
-from projections.sql.parse import parse_script
-from projections.sql.topics import shape_of
+from projections.sql.statements.parse import parse_script
+from projections.sql.statements.topics import shape_of
 from schemas.registry import MemoryRegistry
 from tests.property.test_executors import RAW
 from tests.support.lake.handmade import HandMade, NoSpark

@@ -10,8 +10,8 @@ from math import isclose
 
 import pytest
 
-from projections.sql.certified import uncertified
-from projections.sql.shape import Strategy
+from projections.sql.operators.shape import Strategy
+from projections.sql.rendering.certified import uncertified
 from tests.support.oracles.tpch import (
     EPOCHS,
     NAMES,

@@ -27,8 +27,8 @@ from projections.run.catalog import (
 )
 from projections.run.relations import LakeCatalog, waits_for_input
 from projections.serve import statuses
-from projections.sql.parse import parse_script
-from projections.sql.plan import plan
+from projections.sql.plans.plan import plan
+from projections.sql.statements.parse import parse_script
 from replay.deployment import apply
 from replay.subject import Site
 from schemas.incarnations import Incarnation, render_incarnation

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from kernel.errors import InvalidRequest
-from projections.sql.catalog import Column, MemoryCatalog, Relation
-from projections.sql.declared_relations import DeclaredCatalog
-from projections.sql.explain import page
-from projections.sql.lineage import in_order, read_by, readers_of, with_what_they_read
-from projections.sql.parse import parse_script
-from projections.sql.plan import InputKind, Plan, Strategy, plan
+from projections.sql.plans.declared_relations import DeclaredCatalog
+from projections.sql.plans.explain import page
+from projections.sql.plans.plan import InputKind, Plan, Strategy, plan
+from projections.sql.statements.lineage import in_order, read_by, readers_of, with_what_they_read
+from projections.sql.statements.parse import parse_script
+from projections.sql.words.catalog import Column, MemoryCatalog, Relation
 from tests.support.oracles.shop_world import CATALOG
 
 TOTALS = """

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from apps.cli import projection
 from kernel.errors import EXIT_USAGE, InvalidRequest
-from projections.sql.parse import parse_script
+from projections.sql.statements.parse import parse_script
 
 CATALOG = {
     "streams": {

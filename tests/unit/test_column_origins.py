@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from projections.sql.catalog import catalog_from
-from projections.sql.explain import document, page
-from projections.sql.parse import parse_script
-from projections.sql.plan import Plan, plan
+from projections.sql.plans.explain import document, page
+from projections.sql.plans.plan import Plan, plan
+from projections.sql.statements.parse import parse_script
+from projections.sql.words.catalog import catalog_from
 
 FLIGHT = {"flight": "STRING", "origin": "STRING", "delay": "INT", "occurred_at": "TIMESTAMP"}
 CATALOG = catalog_from(

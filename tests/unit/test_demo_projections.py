@@ -8,11 +8,11 @@ import pytest
 from examples.flights.oracle import AWAITING_REPLAY, KEYS, Oracle
 from examples.flights.posting_order import LATENESS
 from examples.flights.source_database import NAME, TABLES
-from projections.sql.catalog import Column, MemoryCatalog, Relation
-from projections.sql.declarations import SourceDecl
-from projections.sql.declared_relations import DeclaredCatalog
-from projections.sql.parse import parse_script
-from projections.sql.plan import Plan, plan
+from projections.sql.plans.declared_relations import DeclaredCatalog
+from projections.sql.plans.plan import Plan, plan
+from projections.sql.statements.declarations import SourceDecl
+from projections.sql.statements.parse import parse_script
+from projections.sql.words.catalog import Column, MemoryCatalog, Relation
 
 FLIGHTS = Path(__file__).parents[2] / "examples/flights"
 STORED = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kernel.errors import InvalidRequest
-from projections.sql.declarations import ProjectionDecl
-from projections.sql.parse import parse_script
+from projections.sql.statements.declarations import ProjectionDecl
+from projections.sql.statements.parse import parse_script
 from tests.support.oracles.sql_world import planned
 
 HEAD = "CREATE FLOW f AS AUTO CDC INTO people\nFROM STREAM(shop.public.people) KEYS (id) "

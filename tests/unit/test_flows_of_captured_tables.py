@@ -17,8 +17,8 @@ from projections.run.captured_tables import CapturedTable
 from projections.run.catalog import Deployment
 from projections.run.region_runs import Reading, RegionRuns
 from projections.run.relations import LakeCatalog
-from projections.sql.parse import parse_script
-from projections.sql.plan import plan
+from projections.sql.plans.plan import plan
+from projections.sql.statements.parse import parse_script
 
 MOMENT = pa.timestamp("us", "UTC")
 START = datetime(2013, 1, 1, tzinfo=UTC)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kernel.errors import InvalidRequest
-from projections.sql.certified import uncertified
-from projections.sql.parse import parse_script
-from projections.sql.shape import Strategy
+from projections.sql.operators.shape import Strategy
+from projections.sql.rendering.certified import uncertified
+from projections.sql.statements.parse import parse_script
 from tests.support.oracles.sql_world import SOURCES, planned
 
 FROM = "FROM STREAM events.flight.departed"

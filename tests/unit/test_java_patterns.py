@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from projections.sql.java_patterns import (
+from projections.sql.words.java_patterns import (
     fits_nothing,
     groups_in,
     pattern_of,

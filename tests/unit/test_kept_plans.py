@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from kernel.errors import InvalidRequest
-from projections.sql.catalog import Column, Relation
-from projections.sql.declarations import ProjectionDecl
-from projections.sql.kept_plans import Asked, KeptPlans
-from projections.sql.parse import parse_script
+from projections.sql.plans.kept_plans import Asked, KeptPlans
+from projections.sql.statements.declarations import ProjectionDecl
+from projections.sql.statements.parse import parse_script
+from projections.sql.words.catalog import Column, Relation
 
 SQL = "CREATE PROJECTION seen WITH (key = 'id') AS SELECT id, word FROM STREAM events.a.b;"
 LOG = Relation(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernel.errors import InvalidRequest
-from projections.sql.parse import parse_script
+from projections.sql.statements.parse import parse_script
 from tests.support.oracles.sql_world import planned
 
 FROM = "FROM STREAM events.flight.departed"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from projections.sql.parse import parse_script
+from projections.sql.statements.parse import parse_script
 from replay.mends import gives_the_same
 
 

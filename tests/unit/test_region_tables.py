@@ -20,10 +20,10 @@ from projections.run.catalog import Deployment
 from projections.run.dataflow import Dataflow
 from projections.run.region_runs import Reading, RegionRuns
 from projections.run.relations import LakeCatalog
-from projections.sql.catalog import Column, MemoryCatalog, Relation
-from projections.sql.parse import parse_script
-from projections.sql.plan import plan
-from projections.sql.tree import Scan
+from projections.sql.operators.tree import Scan
+from projections.sql.plans.plan import plan
+from projections.sql.statements.parse import parse_script
+from projections.sql.words.catalog import Column, MemoryCatalog, Relation
 
 MOMENT = pa.timestamp("us", "UTC")
 START = datetime(2013, 1, 1, tzinfo=UTC)

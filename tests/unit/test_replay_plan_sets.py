@@ -14,8 +14,8 @@ from apps.cli import build
 from kernel.errors import InvalidRequest
 from lake.layout import Lake
 from projections.run.catalog import LIVE, PROJECTION, Entry
-from projections.sql.lineage import reads_of, with_their_readers
-from projections.sql.parse import parse_script
+from projections.sql.statements.lineage import reads_of, with_their_readers
+from projections.sql.statements.parse import parse_script
 from replay.book import Replay
 from replay.build_requests import read_plan, text_for
 from tests.support.lake.handmade import SQL, HandMade, told, words

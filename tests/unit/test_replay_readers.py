@@ -15,7 +15,7 @@ from lake.layout import Lake
 from lake.tables import Tables
 from lake.writer import Guard
 from projections.run.catalog import DROPPED, LIVE, PROJECTION, Entry
-from projections.sql.parse import parse_script
+from projections.sql.statements.parse import parse_script
 from replay import deployment
 from replay.book import Replay, ReplayBook, State
 from replay.generations import build_app, generation_name

@@ -24,7 +24,7 @@ from projections.run.catalog import CLAIMED_FOR
 from projections.run.notes import noted_by
 from projections.serve.pinned_epochs import pinned_at
 from projections.serve.savepoints import create
-from projections.sql.parse import parse_script
+from projections.sql.statements.parse import parse_script
 from replay import cancel as cancelling
 from replay import swap_commits
 from replay.book import ReplayBook, State

@@ -14,9 +14,9 @@ from kernel.errors import Cancelled, Conflict, InvalidRequest, NotFound, Storage
 from kernel.positions import Epoch
 from lake.layout import Lake
 from lake.tables import Tables
-from projections.sql.batch import whole
-from projections.sql.plan import Plan
-from projections.sql.spark_text import SparkText
+from projections.sql.plans.plan import Plan
+from projections.sql.rendering.batch import whole
+from projections.sql.rendering.spark_text import SparkText
 from replay.book import UNFINISHED, Built, Replay, ReplayBook, State
 from replay.build import Builder
 from replay.cancel import cancel, is_alive

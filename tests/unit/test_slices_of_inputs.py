@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from projections.sql.batch import whole
-from projections.sql.duckdb_text import DuckText
-from projections.sql.tree import Join, Map, Node, Scan, Windowed
+from projections.sql.operators.tree import Join, Map, Node, Scan, Windowed
+from projections.sql.rendering.batch import whole
+from projections.sql.rendering.duckdb_text import DuckText
 from replay.carried_keys import parted, sliceable
 from tests.support.oracles.sql_world import planned
 

@@ -18,17 +18,17 @@ from projections.run.database import (
     arrow_type,
     types_of,
 )
-from projections.sql.catalog import Column, MemoryCatalog, Relation
-from projections.sql.certified import uncertified_in
-from projections.sql.duckdb_text import DuckText
-from projections.sql.expressions import never_fails, render
-from projections.sql.key_steps import rows_sql
-from projections.sql.parse import parse_script
-from projections.sql.places import Script, offset_of, with_offsets
-from projections.sql.plan import Plan, plan
-from projections.sql.tokens import SPARK, parsed
-from projections.sql.tree import scans
-from projections.sql.types import type_of
+from projections.sql.operators.tree import scans
+from projections.sql.plans.key_steps import rows_sql
+from projections.sql.plans.plan import Plan, plan
+from projections.sql.rendering.certified import uncertified_in
+from projections.sql.rendering.duckdb_text import DuckText
+from projections.sql.statements.parse import parse_script
+from projections.sql.values.expressions import never_fails, render
+from projections.sql.values.types import type_of
+from projections.sql.words.catalog import Column, MemoryCatalog, Relation
+from projections.sql.words.places import Script, offset_of, with_offsets
+from projections.sql.words.tokens import SPARK, parsed
 
 COLUMNS = {
     "event_id": "STRING",

@@ -10,12 +10,12 @@ import pytest
 from kernel.errors import InvalidRequest
 from projections.run.database import arrow_schema
 from projections.run.dataflow import Dataflow
-from projections.sql.catalog import Column, MemoryCatalog, Relation
-from projections.sql.explain import document
-from projections.sql.nested_types import leaves
-from projections.sql.parse import parse_script
-from projections.sql.plan import Plan, Strategy, plan
-from projections.sql.tree import scans
+from projections.sql.operators.tree import scans
+from projections.sql.plans.explain import document
+from projections.sql.plans.plan import Plan, Strategy, plan
+from projections.sql.statements.parse import parse_script
+from projections.sql.words.catalog import Column, MemoryCatalog, Relation
+from projections.sql.words.nested_types import leaves
 
 KINDS = {
     "id": "BIGINT",

@@ -7,10 +7,10 @@ from datetime import timedelta
 import pytest
 
 from kernel.errors import InvalidRequest
-from projections.sql.declarations import ProjectionDecl
-from projections.sql.durations import in_words, parse_duration
-from projections.sql.parse import parse_script
-from projections.sql.sinks import TopicSink
+from projections.sql.statements.declarations import ProjectionDecl
+from projections.sql.statements.parse import parse_script
+from projections.sql.words.durations import in_words, parse_duration
+from projections.sql.words.sinks import TopicSink
 
 PROJECTION = "CREATE PROJECTION p WITH (key = k) AS SELECT k FROM STREAM events.a"
 

@@ -15,14 +15,14 @@ from kernel.errors import ContractViolation, InvalidRequest
 from projections.run import matcher
 from projections.run.dataflow import Dataflow
 from projections.run.matcher import Matcher
-from projections.sql.catalog import Column, MemoryCatalog, Relation
-from projections.sql.certified import uncertified
-from projections.sql.explain import page
-from projections.sql.formulas import FormulaOperation, Pick, Take, Taken, Value
-from projections.sql.parse import parse_script
-from projections.sql.patterns import Choice, MatchSkip, Repeated, Sequel, Variable
-from projections.sql.plan import Strategy, plan
-from projections.sql.tree import scans
+from projections.sql.operators.formulas import FormulaOperation, Pick, Take, Taken, Value
+from projections.sql.operators.patterns import Choice, MatchSkip, Repeated, Sequel, Variable
+from projections.sql.operators.tree import scans
+from projections.sql.plans.explain import page
+from projections.sql.plans.plan import Strategy, plan
+from projections.sql.rendering.certified import uncertified
+from projections.sql.statements.parse import parse_script
+from projections.sql.words.catalog import Column, MemoryCatalog, Relation
 from tests.support.oracles.sql_world import planned
 
 QUERY = (

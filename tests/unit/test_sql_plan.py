@@ -8,18 +8,18 @@ from datetime import timedelta
 import pytest
 
 from kernel.errors import InvalidRequest, Misconfigured
-from projections.sql.catalog import (
+from projections.sql.plans.declared_relations import DeclaredCatalog
+from projections.sql.plans.explain import document, page
+from projections.sql.plans.key_steps import WindowBounds, key_steps, keys_sql
+from projections.sql.plans.plan import InputKind, Plan, Strategy, plan
+from projections.sql.rendering.spark_text import SparkText
+from projections.sql.statements.parse import parse_script
+from projections.sql.words.catalog import (
     Column,
     MemoryCatalog,
     Relation,
     catalog_from,
 )
-from projections.sql.declared_relations import DeclaredCatalog
-from projections.sql.explain import document, page
-from projections.sql.key_steps import WindowBounds, key_steps, keys_sql
-from projections.sql.parse import parse_script
-from projections.sql.plan import InputKind, Plan, Strategy, plan
-from projections.sql.spark_text import SparkText
 from tests.support.oracles.sql_world import CATALOG, planned
 
 FROM = "FROM STREAM events.flight.departed e"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kernel.errors import InvalidRequest
-from projections.sql.declarations import DeclaredScript
-from projections.sql.parse import parse_script
+from projections.sql.statements.declarations import DeclaredScript
+from projections.sql.statements.parse import parse_script
 
 CLICKS = "CREATE TABLE Clicks (u STRING, at TIMESTAMP(3)) WITH ('connector' = 'events', "
 EVENTS = CLICKS + "'category' = 'click');\n"

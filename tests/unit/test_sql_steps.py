@@ -11,15 +11,15 @@ from kernel.errors import ContractViolation, InvalidRequest
 from projections.run.database import TEXT
 from projections.run.dataflow import Dataflow
 from projections.run.key_runs import all_sql
-from projections.sql.batch import whole
-from projections.sql.catalog import Column, MemoryCatalog, Relation
-from projections.sql.explain import document, page
-from projections.sql.key_steps import rows_sql
-from projections.sql.parse import parse_script
-from projections.sql.plan import Plan, Strategy, plan
-from projections.sql.shape import ORDER
-from projections.sql.tree import Join, Map, Scan, scans, walk
-from projections.sql.types import type_of
+from projections.sql.operators.shape import ORDER
+from projections.sql.operators.tree import Join, Map, Scan, scans, walk
+from projections.sql.plans.explain import document, page
+from projections.sql.plans.key_steps import rows_sql
+from projections.sql.plans.plan import Plan, Strategy, plan
+from projections.sql.rendering.batch import whole
+from projections.sql.statements.parse import parse_script
+from projections.sql.values.types import type_of
+from projections.sql.words.catalog import Column, MemoryCatalog, Relation
 from tests.support.oracles.region_world import Kept, stream_rows, tree_of
 from tests.support.oracles.sql_world import Fact, Reading, World, planned
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kernel.errors import InvalidRequest
-from projections.sql.catalog import Column, MemoryCatalog, Relation
-from projections.sql.parse import parse_script
-from projections.sql.plan import Plan, plan
+from projections.sql.plans.plan import Plan, plan
+from projections.sql.statements.parse import parse_script
+from projections.sql.words.catalog import Column, MemoryCatalog, Relation
 from tests.support.oracles.sql_world import planned
 
 

@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 
 from apps.cli import projection
 from projections.run.input_measures import measured
-from projections.sql.explain import document, page
-from projections.sql.plan import Plan
-from projections.sql.shape import InputKind
-from projections.sql.state_bounds import REMEDY, InputMeasure, in_bytes, state_bounds
+from projections.sql.operators.shape import InputKind
+from projections.sql.plans.explain import document, page
+from projections.sql.plans.plan import Plan
+from projections.sql.plans.state_bounds import REMEDY, InputMeasure, in_bytes, state_bounds
 from replay.subject import subject_of
 from tests.support.oracles.sql_world import planned
 from tests.unit.test_projection_rounds import PERSONS, Rounds

@@ -10,8 +10,8 @@ from kernel.errors import Conflict
 from lake.layout import Lake
 from lake.tables import Tables
 from projections.run.catalog import DeployedCatalog, Entry
-from projections.sql.declarations import ProjectionDecl
-from projections.sql.parse import parse_script
+from projections.sql.statements.declarations import ProjectionDecl
+from projections.sql.statements.parse import parse_script
 from replay.deployment import Outcome, apply
 from tests.support.lake.handmade import SQL, HandMade, told
 

@@ -6,12 +6,12 @@ import duckdb
 import pytest
 from sqlglot import exp
 
-from projections.sql.catalog import Column
-from projections.sql.certified import uncertified_in
-from projections.sql.duckdb_text import DuckText
-from projections.sql.expressions import render
-from projections.sql.places import Script
-from projections.sql.tokens import parsed, tokenized
+from projections.sql.rendering.certified import uncertified_in
+from projections.sql.rendering.duckdb_text import DuckText
+from projections.sql.values.expressions import render
+from projections.sql.words.catalog import Column
+from projections.sql.words.places import Script
+from projections.sql.words.tokens import parsed, tokenized
 
 COLUMNS = (Column(name="t", type="TIMESTAMP"),)
 

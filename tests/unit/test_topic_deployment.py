@@ -15,7 +15,7 @@ from kernel.errors import Conflict, Incompatible, NotFound
 from lake.layout import Lake
 from lake.tables import Tables
 from projections.run.catalog import LIVE, PROJECTION, SOURCE, DeployedCatalog, Entry
-from projections.sql.parse import parse_script
+from projections.sql.statements.parse import parse_script
 from replay.deployment import Deployed, Outcome, apply
 from replay.subject import Site
 

@@ -9,8 +9,8 @@ import pytest
 
 from kernel.errors import InvalidRequest
 from kernel.positions import Epoch
-from projections.sql.parse import parse_script
-from projections.sql.triggers import Trigger
+from projections.sql.statements.parse import parse_script
+from projections.sql.words.triggers import Trigger
 from service.caught_up import by_design
 from tests.unit.test_projection_rounds import NUMBERS, PERSONS, Rounds
 

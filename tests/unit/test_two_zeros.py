@@ -13,11 +13,11 @@ from lake.table_columns import UTC_MICROS
 from projections.run.database import arrow_type
 from projections.run.dataflow import Dataflow
 from projections.serve.row_changes import difference
-from projections.sql.catalog import Column, MemoryCatalog, Relation
-from projections.sql.declared_relations import DeclaredCatalog
-from projections.sql.parse import parse_script
-from projections.sql.reading import read_tree
-from projections.sql.tree import Scan, scans
+from projections.sql.operators.tree import Scan, scans
+from projections.sql.planning.reading import read_tree
+from projections.sql.plans.declared_relations import DeclaredCatalog
+from projections.sql.statements.parse import parse_script
+from projections.sql.words.catalog import Column, MemoryCatalog, Relation
 
 COLUMNS = (Column(name="id", type="STRING"), Column(name="x", type="DOUBLE"))
 TABLE = Relation(name="demo.public.t", columns=COLUMNS, key=("id",), event_time=None)

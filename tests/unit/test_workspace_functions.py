@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from kernel.errors import ContractViolation, InvalidRequest
 from projections.run.database import arrow_type
 from projections.run.dataflow import Dataflow
-from projections.sql.catalog import Column, MemoryCatalog, Relation
-from projections.sql.declarations import ProjectionDecl
-from projections.sql.functions import FunctionFile, files_of, read_statement
-from projections.sql.parse import parse_script
-from projections.sql.places import Script
-from projections.sql.plan import plan
-from projections.sql.shape import Plan, Strategy
-from projections.sql.tokens import tokenized
-from projections.sql.tree import scans
+from projections.sql.operators.shape import Plan, Strategy
+from projections.sql.operators.tree import scans
+from projections.sql.plans.plan import plan
+from projections.sql.statements.declarations import ProjectionDecl
+from projections.sql.statements.parse import parse_script
+from projections.sql.words.catalog import Column, MemoryCatalog, Relation
+from projections.sql.words.functions import FunctionFile, files_of, read_statement
+from projections.sql.words.places import Script
+from projections.sql.words.tokens import tokenized
 from projections.trial.sql_files import read_files
 
 START = datetime(2026, 3, 2, 10, tzinfo=UTC)

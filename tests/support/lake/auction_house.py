@@ -30,11 +30,11 @@ from projections.run.projector import Projector
 from projections.run.region_runs import Reading, RegionRuns
 from projections.run.relations import LakeCatalog
 from projections.run.targets import Target
-from projections.sql.catalog import MemoryCatalog
-from projections.sql.declared_relations import DeclaredCatalog
-from projections.sql.parse import parse_script
-from projections.sql.plan import Plan, plan
-from projections.sql.topics import shape_of
+from projections.sql.plans.declared_relations import DeclaredCatalog
+from projections.sql.plans.plan import Plan, plan
+from projections.sql.statements.parse import parse_script
+from projections.sql.statements.topics import shape_of
+from projections.sql.words.catalog import MemoryCatalog
 from schemas.registry import MemoryRegistry
 from tests.support.lake.handmade import NoSpark
 from tests.support.oracles.nexmark import SOURCES, Fact

@@ -30,7 +30,7 @@ from pipeline.read.kafka_topics import KafkaTopics
 from pipeline.read.stream import IngestRun
 from projections.run.catalog import DeployedCatalog
 from projections.run.projection_rounds import Projecting
-from projections.sql.parse import parse_script
+from projections.sql.statements.parse import parse_script
 from replay.deployment import apply
 from replay.subject import Site
 from schemas.registry import ConfluentRegistry

@@ -9,13 +9,13 @@ import pyarrow as pa
 
 from projections.run.database import arrow_schema, arrow_type
 from projections.run.dataflow import Dataflow
-from projections.sql.catalog import Column
-from projections.sql.declared_relations import DeclaredCatalog
-from projections.sql.parse import parse_script
-from projections.sql.pruning import pruned
-from projections.sql.reading import read_tree
-from projections.sql.shape import ORDER, InputKind
-from projections.sql.tree import Newest, Scan, scans
+from projections.sql.operators.pruning import pruned
+from projections.sql.operators.shape import ORDER, InputKind
+from projections.sql.operators.tree import Newest, Scan, scans
+from projections.sql.planning.reading import read_tree
+from projections.sql.plans.declared_relations import DeclaredCatalog
+from projections.sql.statements.parse import parse_script
+from projections.sql.words.catalog import Column
 from tests.support.oracles.sql_world import (
     CATALOG,
     FACT_COLUMNS,

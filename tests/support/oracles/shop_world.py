@@ -15,14 +15,14 @@ import pyarrow as pa
 
 from projections.run.database import arrow_type
 from projections.run.dataflow import Dataflow
-from projections.sql.catalog import Column, MemoryCatalog, Relation
-from projections.sql.certified import uncertified
-from projections.sql.declared_relations import DeclaredCatalog
-from projections.sql.parse import parse_script
-from projections.sql.pruning import pruned
-from projections.sql.reading import read_tree
-from projections.sql.shape import InputKind
-from projections.sql.tree import Newest, Scan, scans
+from projections.sql.operators.pruning import pruned
+from projections.sql.operators.shape import InputKind
+from projections.sql.operators.tree import Newest, Scan, scans
+from projections.sql.planning.reading import read_tree
+from projections.sql.plans.declared_relations import DeclaredCatalog
+from projections.sql.rendering.certified import uncertified
+from projections.sql.statements.parse import parse_script
+from projections.sql.words.catalog import Column, MemoryCatalog, Relation
 from tests.support.oracles.region_world import plain, zoned
 from tests.support.oracles.sql_world import START, Row
 

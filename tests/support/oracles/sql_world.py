@@ -20,15 +20,15 @@ from lake.ranges import Among, Condition, Spans
 from lake.writer import DELETE, OP
 from projections.run.database import arrow_schema, arrow_type
 from projections.run.key_runs import changed_rows
-from projections.sql.adding import GIVEN
-from projections.sql.catalog import Column, MemoryCatalog, Relation
-from projections.sql.declared_relations import DeclaredCatalog
-from projections.sql.dialect import Dialect
-from projections.sql.key_steps import TOUCHED
-from projections.sql.parse import parse_script
-from projections.sql.plan import InputKind, Plan, Strategy, plan
-from projections.sql.spark_text import SparkText
-from projections.sql.tree import Scan, scans
+from projections.sql.operators.tree import Scan, scans
+from projections.sql.plans.adding import GIVEN
+from projections.sql.plans.declared_relations import DeclaredCatalog
+from projections.sql.plans.key_steps import TOUCHED
+from projections.sql.plans.plan import InputKind, Plan, Strategy, plan
+from projections.sql.rendering.dialect import Dialect
+from projections.sql.rendering.spark_text import SparkText
+from projections.sql.statements.parse import parse_script
+from projections.sql.words.catalog import Column, MemoryCatalog, Relation
 
 Row = dict[str, object]
 GHOST_WIND = 9

@@ -20,11 +20,11 @@ import pyarrow as pa
 
 from projections.run.database import arrow_type
 from projections.run.dataflow import Dataflow
-from projections.sql.catalog import Column, MemoryCatalog, Relation
-from projections.sql.declared_relations import DeclaredCatalog
-from projections.sql.parse import parse_script
-from projections.sql.plan import Plan, plan
-from projections.sql.tree import scans
+from projections.sql.operators.tree import scans
+from projections.sql.plans.declared_relations import DeclaredCatalog
+from projections.sql.plans.plan import Plan, plan
+from projections.sql.statements.parse import parse_script
+from projections.sql.words.catalog import Column, MemoryCatalog, Relation
 
 QUERIES = Path(__file__).parents[3] / "benchmarks" / "tpch" / "queries"
 NAMES = [f"q{number}" for number in range(1, 23)]

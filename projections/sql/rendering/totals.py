@@ -1,0 +1,201 @@
+"""Totals that do not depend on the order in which rows are added, as Spark SQL.
+
+Adding floating-point numbers does depend on it: their total is computed exactly, and rounded once,
+by a function that both engines call (`projections.run.exact_totals`). So does adding BIGINTs, where
+it leaves their range on the way to a total within it: they are added as decimals.
+An average of whole numbers is their exact total divided once.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from projections.sql.operators.shape import ORDER
+from projections.sql.operators.tree import (
+    PARTS_TYPE,
+    Call,
+    Function,
+    Grouped,
+    Node,
+    Over,
+    Sessions,
+    walk,
+)
+from projections.sql.values.expressions import render
+from projections.sql.words.decimals import FLOATING, INTEGERS
+from schemas.identifiers import spark_name
+
+EXACT_TOTAL, EXACT_PARTS = "penstock_total", "penstock_parts"
+"""The names under which an engine finds these functions of a list of doubles."""
+RANKS = (Function.RANK, Function.DENSE_RANK, Function.PERCENT_RANK, Function.CUME_DIST)
+"""Functions for which rows of equal order are one; all others tell such rows apart."""
+_OF_DOUBLES = (Function.SUM, Function.AVG, Function.TRY_SUM, Function.PARTS)
+KNOWN = {
+    Function.FIRST_KNOWN: Function.FIRST_VALUE,
+    Function.LAST_KNOWN: Function.LAST_VALUE,
+    Function.LAG_KNOWN: Function.LAG,
+    Function.LEAD_KNOWN: Function.LEAD,
+    Function.NTH_KNOWN: Function.NTH_VALUE,
+}
+"""Functions that pass over rows whose value is NULL, and those that they are otherwise."""
+ORDERED = (
+    *(Function.LIST, Function.VALUES, Function.PERCENTILE, Function.VARIANCE),
+    *(Function.ELEMENT, Function.MODE),
+)
+"""These, and what is made of values in ascending order: one text, an array, numbers."""
+
+
+def adds_doubles(tree: Node) -> bool:
+    """Say whether an exact total of floating-point numbers is computed in a tree."""
+    return any(
+        call.function in _OF_DOUBLES and call.kind in FLOATING
+        for node in walk(tree)
+        if isinstance(node, Grouped | Sessions | Over)
+        for call in node.calls
+    )
+
+
+def total_sql(
+    value: str,
+    kind: str,
+    *,
+    average: bool,
+    distinct: bool,
+    over: str = "",
+    fallible: bool = True,
+) -> str:
+    """Write SUM or AVG of `value`, which has the type `kind`; `over` makes it a window function.
+
+    What is not `fallible` is NULL where the total leaves its type.
+    """
+    word = "DISTINCT " if distinct else ""
+    count = f"nullif(count({word}{value}){over}, 0)"
+    if kind in FLOATING:
+        total = f"{EXACT_TOTAL}({_doubles(value, distinct, over)})"
+        return f"({total} / {count})" if average else total
+    if kind in INTEGERS and average:
+        exact = f"sum({word}CAST({value} AS DECIMAL(38, 0))){over}"
+        return divided_sql(exact, count)
+    if kind == "BIGINT":
+        # The smaller numbers are too few to get that far. The cast refuses a total out of range.
+        cast = "CAST" if fallible else "TRY_CAST"
+        return f"{cast}(sum({word}CAST({value} AS DECIMAL(20, 0))){over} AS BIGINT)"
+    return f"{'avg' if average else 'sum'}({word}{value}){over}"
+
+
+def ordered_sql(call: Call, value: str, over: str) -> str:
+    """Write what is made of values in ascending order, or in one of its own."""
+    gathered = f"{'collect_set' if call.distinct else 'collect_list'}({value}){over}"
+    count = f"count({value}){over}"
+    match call.function:
+        case Function.VALUES:
+            return f"array_sort({gathered})" if not call.order else _in_order(call, value)
+        case Function.LIST:
+            assert call.default is not None, "a list has something between two values"
+            values = f"array_sort({gathered})" if not call.order else _in_order(call, value)
+            listed = f"array_join({values}, {render(call.default)})"
+            return f"CASE WHEN {count} > 0 THEN {listed} END"
+        case Function.MODE:
+            # Of several that are there as often it is the least.
+            return f"mode({with_one_zero(value, call)}, true){over}"
+        case Function.ELEMENT:
+            values = f"array_sort(collect_list({with_one_zero(value, call)}){over})"
+            place = f"CAST({element_place(call, count, 'DIV')} AS INT)"
+            return f"CASE WHEN {count} > 0 THEN element_at({values}, {place}) END"
+        case Function.VARIANCE:
+            values = f"array_sort(collect_list(CAST({value} AS DOUBLE)){over})"
+            total = f"aggregate({values}, 0D, (total, one) -> total + one)"
+            begun = f"struct(0D AS total, ({total} / {count}) AS mean)"
+            one = "(one - so_far.mean) * (one - so_far.mean)"
+            next_ = f"struct(so_far.total + {one} AS total, so_far.mean AS mean)"
+            squares = f"aggregate({values}, {begun}, (so_far, one) -> {next_}, end -> end.total)"
+            return variance_sql(call, squares, count)
+        case _:
+            # There are two zeros: without a sign it is one.
+            values = f"array_sort(collect_list(CAST({value} AS DOUBLE) + 0D){over})"
+            part = "0.5" if call.default is None else call.default.name
+            return percentile_sql(f"CAST('{part}' AS DOUBLE)", count, values, "element_at", "INT")
+
+
+def _in_order(call: Call, value: str) -> str:
+    """Write the values of a group in an order that is not their own.
+
+    Rows that it does not tell apart stand in the order of event time, then by their values.
+    """
+    keys = [(spark_name(each.column), each.descending, each.nulls_first) for each in call.order]
+    if not call.distinct:
+        keys += [(name, False, False) for name in (*ORDER, value)]
+    fields = ", ".join(f"{key} AS k{place}" for place, (key, _, _) in enumerate(keys))
+    row = f"CASE WHEN {value} IS NOT NULL THEN struct({fields}, {value} AS v) END"
+    rows = f"{'collect_set' if call.distinct else 'collect_list'}({row})"
+    compared = " ".join(
+        _compared(f"k{place}", descending=descending, nulls_first=nulls_first)
+        for place, (_, descending, nulls_first) in enumerate(keys)
+    )
+    ordered = f"array_sort({rows}, (l, r) -> CASE {compared} ELSE 0 END)"
+    return f"transform({ordered}, one -> one.v)"
+
+
+def _compared(field: str, *, descending: bool, nulls_first: bool) -> str:
+    left, right, first = f"l.{field}", f"r.{field}", -1 if nulls_first else 1
+    less = 1 if descending else -1
+    return (
+        f"WHEN {left} IS NULL AND {right} IS NOT NULL THEN {first} "
+        f"WHEN {left} IS NOT NULL AND {right} IS NULL THEN {-first} "
+        f"WHEN {left} < {right} THEN {less} WHEN {left} > {right} THEN {-less}"
+    )
+
+
+def variance_sql(call: Call, squares: str, count: str) -> str:
+    """Write a variance from the sum of squares; of the one row of a sample there is none."""
+    apart = f"{count} - {call.offset}" if call.offset else count
+    return f"CASE WHEN {count} > {call.offset} THEN {squares} / CAST({apart} AS DOUBLE) END"
+
+
+def with_one_zero(value: str, call: Call) -> str:
+    """Write a value of which there are not two zeros, that are equal and written differently."""
+    return f"{value} + CAST(0 AS {call.kind})" if call.kind in FLOATING else value
+
+
+def element_place(call: Call, count: str, divides: str) -> str:
+    """Write the place, from 1, of the least of sorted values below or at which a part of them is.
+
+    `divides` is the engine's word for whole quotients: a part such as 0.07 of 100 values is 7 of
+    them, not a little more.
+    """
+    assert call.default is not None, "a part is written out"
+    part = Decimal(call.default.name).normalize()
+    digits = max(0, -int(part.as_tuple().exponent))
+    numerator, whole = int(part.scaleb(digits)), 10**digits
+    return f"greatest(1, ({count} * {numerator} + {whole - 1}) {divides} {whole})"
+
+
+def percentile_sql(part: str, count: str, values: str, element: str, place: str) -> str:
+    """Write the value below which a part of sorted ones lies, between two of them in proportion.
+
+    Both engines have the same operations, in this order: those of Spark's own percentile.
+    """
+    at = f"({part} * CAST({count} - 1 AS DOUBLE))"
+    low, high = f"floor({at})", f"ceil({at})"
+    first, second = (f"{element}({values}, CAST({end} + 1 AS {place}))" for end in (low, high))
+    above, below = f"(CAST({high} AS DOUBLE) - {at})", f"({at} - CAST({low} AS DOUBLE))"
+    between = f"({above} * {first}) + ({below} * {second})"
+    return (
+        f"CASE WHEN {count} > 0 THEN CASE WHEN {low} = {high} THEN {first} ELSE {between} END END"
+    )
+
+
+def divided_sql(total: str, count: str) -> str:
+    """Write the average of whole numbers from their exact total and their number."""
+    return f"(CAST({total} AS DOUBLE) / {count})"
+
+
+def parts_sql(call: Call, value: str) -> str:
+    """Write the parts of the exact total of doubles, or of values that have such parts."""
+    if call.kind == PARTS_TYPE:
+        return f"{EXACT_PARTS}(flatten(collect_list({value})))"
+    return f"{EXACT_PARTS}({_doubles(value, False, '')})"
+
+
+def _doubles(value: str, distinct: bool, over: str) -> str:
+    return f"{'collect_set' if distinct else 'collect_list'}(CAST({value} AS DOUBLE)){over}"
