@@ -328,7 +328,7 @@ class Cut:
         return min(orders, default=NOWHERE)
 
     def _forget_without_end(self, first: int) -> None:
-        """Forget transactions that were passed without an END, if one was waived."""
+        """Forget transactions passed without an END, if one was waived."""
         if not self.shortfalls.waived[TRANSACTIONS_TABLE] or first >= self.reached:
             return
         ended = {end.transaction_id for end in self._ends}
@@ -350,7 +350,9 @@ class Cut:
             "last_end_lsn": self._last_end_lsn,
             "ends": [[e.transaction_id, e.lsn, dict(e.counts)] for e in self._ends],
             "seen": {tx: seen.to_json() for tx, seen in self._seen.items()},
-            "snapshot": [self._snapshot_lsn, *self._snapshot.to_json()],
+            "snapshot": [self._snapshot_lsn, self._snapshot.first_epoch, self._snapshot.counts],
+            # By itself: versions that counted no bytes read the manifest all the same.
+            "snapshot_sizes": self._snapshot.sizes,
             "expected": self._expected,
             "snapshot_ended": self._snapshot_ended,
             "held": self.held,
@@ -372,14 +374,14 @@ class Cut:
                 "last_end_lsn": int(last),
                 "ends": list(ends),
                 "seen": dict(seen),
-                "snapshot": list(snapshot),
+                "snapshot": [int(at), int(first), dict(counts)],
                 "expected": dict(expected),
                 "snapshot_ended": bool(ended),
             }:
                 cut.lsn, cut.snapshot_done, cut._last_end_lsn = lsn, done, last
                 cut._ends = deque(End(tx, at_lsn, wanted) for tx, at_lsn, wanted in ends)
                 cut._seen = {tx: SeenRows(*found) for tx, found in seen.items()}
-                cut._snapshot_lsn, cut._snapshot = snapshot[0], SeenRows(*snapshot[1:])
+                cut._snapshot_lsn, cut._snapshot = at, SeenRows(first, counts)
                 cut._expected, cut._snapshot_ended = expected, ended
             case _:
                 raise ValueError(f"not a kept cut: {kept!r}")
@@ -389,9 +391,10 @@ class Cut:
                 cut.held, cut._ready_lsn = held, ready
                 cut._ready_from = from_epoch if isinstance(from_epoch, int) else None
                 cut.copied = set(copied) if isinstance(copied, list) else None
-        match kept:
-            # And these manifests of before restarts amid a transaction were told.
+        match kept:  # And these manifests of before restarts amid a transaction were told.
             case {"begun": list(begun), "restarted": dict(restarted)}:
                 cut._begun, cut._restarted = set(begun), restarted
+        if isinstance(sizes := kept.get("snapshot_sizes"), dict):
+            cut._snapshot.sizes = sizes
         cut.shortfalls = Shortfalls.from_json(kept.get("shortfalls"))
         return cut
