@@ -119,10 +119,13 @@ def read_items(script: Script, select: exp.Expr, at: int) -> list[Output]:
 
 
 def refuse_totals(script: Script, items: list[Output]) -> None:
-    """Refuse aggregates, other than before OVER, in a SELECT without GROUP BY."""
+    """Refuse aggregates, other than before OVER, in a SELECT without GROUP BY.
+
+    Those in a lambda are refused where lambdas are checked.
+    """
     for item in items:
         outside = item.expression.copy().transform(
-            lambda node: exp.Null() if isinstance(node, exp.Window) else node
+            lambda node: exp.Null() if isinstance(node, exp.Window | exp.Lambda) else node
         )
         if has_aggregate(outside):
             raise _total(script, item)
