@@ -283,3 +283,40 @@ def test_a_policy_that_hides_no_rows_is_none(
         # It keeps them as they are while it looks.
         with pytest.raises(psycopg.errors.LockNotAvailable):
             run(postgres_dsn, "SET lock_timeout = 50", "DROP POLICY every ON t")
+
+
+EVERY = "CREATE POLICY every ON t USING (true)"
+CHANGES = (
+    "ALTER POLICY every ON t USING (id = 1)",
+    "ALTER POLICY every ON t USING (id = current_setting('app.id', true)::int)",
+    "CREATE POLICY ones ON t AS RESTRICTIVE USING (id = 1)",
+    "DROP POLICY every ON t",
+)
+KINDS = {
+    "plain": "CREATE TABLE t (id int PRIMARY KEY)",
+    "parts": "CREATE TABLE t (id int PRIMARY KEY) PARTITION BY LIST (id);"
+    " CREATE TABLE t1 PARTITION OF t FOR VALUES IN (1);"
+    " CREATE TABLE t2 PARTITION OF t FOR VALUES IN (2)",
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_p8_a_policy_that_hides_rows_since_the_snapshot_is_an_error(
+    postgres_dsn: str, kind: str, change: str
+) -> None:
+    """The snapshot has the policies of then; PostgreSQL reads under those of now."""
+    run(
+        postgres_dsn,
+        f"{KINDS[kind]}; INSERT INTO t VALUES (1), (2)",
+        f"ALTER TABLE t ENABLE ROW LEVEL SECURITY; {EVERY}",
+        "DO $$ BEGIN CREATE ROLE reading REPLICATION LOGIN;"
+        " EXCEPTION WHEN duplicate_object THEN NULL; END $$",
+        "GRANT SELECT ON t TO reading",
+    )
+    dsn = postgres_dsn.replace("postgres@", "reading@")
+    with exported_snapshot(dsn) as exported:
+        assert len(read_all(dsn, exported.name, "public.t")) == 2
+        run(postgres_dsn, change)
+        with pytest.raises(Misconfigured, match="row-level security"):
+            read_all(dsn, exported.name, "public.t")
