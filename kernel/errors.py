@@ -59,6 +59,13 @@ _TELL_OF_THROWN = frozenset({"PySparkException", "Py4JJavaError"})
 _THROWN_FOR_ROOM = re.compile(
     rf"(?m)(?:^|: )(?:[\w.]+\.)?(?:IOException|OSError): .*(?:{_FULL.pattern})"
 )
+_TELL_OF_COMMITS = frozenset({"TransactionException", "FatalException"})
+"""What DuckDB raises where writing fails at a commit or a checkpoint; of keys that are doubled too,
+which it quotes."""
+_COMMITTED_WITHOUT_ROOM = re.compile(
+    r"Failed to (?:commit|create checkpoint because of error): "
+    rf"Could not write .*: (?:{_FULL.pattern})"
+)
 
 
 class Retry(Enum):
@@ -343,6 +350,8 @@ def _says_no_room(error: BaseException) -> bool:
     names = {kind.__name__ for kind in type(error).__mro__}
     if names & _TELL_OF_FILES:
         return _FULL.search(str(error)) is not None
+    if names & _TELL_OF_COMMITS:
+        return _COMMITTED_WITHOUT_ROOM.search(str(error)) is not None
     return bool(names & _TELL_OF_THROWN) and _THROWN_FOR_ROOM.search(str(error)) is not None
 
 

@@ -33,6 +33,13 @@ def caused(error: Exception) -> Exception:
         OSError(RUST),
         CommitFailedError(RUST),
         duckdb.IOException(f'IO Error: Could not write all bytes to file "x": {FULL}'),
+        duckdb.TransactionException(
+            f'TransactionContext Error: Failed to commit: Could not write file "/a.wal": {FULL}'
+        ),
+        duckdb.FatalException(
+            "FATAL Error: Failed to create checkpoint because of error: "
+            f'Could not write file "/a": {FULL}'
+        ),
         psycopg.errors.DiskFull("konnte Datei nicht erweitern"),
         PySparkException(f"Lost task 0.0 in stage 1.0 (host driver): java.io.IOException: {FULL}"),
         PySparkException(f"Job aborted.\nCaused by: org.x.FSError: java.io.IOException: {FULL}"),
@@ -52,6 +59,10 @@ def test_a_full_disk_is_known_by_what_it_is(error: Exception) -> None:
         InvalidRequest(f"$.note: {FULL}"),
         OSError(errno.ENOENT, "not found", f"/logs/{FULL}"),
         duckdb.ConversionException(f"Could not convert string '{FULL}' to INT32"),
+        duckdb.TransactionException(
+            "TransactionContext Error: Failed to commit: PRIMARY KEY or UNIQUE constraint "
+            f'violation: duplicate key "{FULL}"'
+        ),
         pl.exceptions.InvalidOperationError(f'conversion failed in column "a": ["{FULL}"]'),
         psycopg.errors.InvalidTextRepresentation(f'invalid input syntax: "{FULL}"'),
         PySparkException(f"[CAST_INVALID_INPUT] The value '{FULL}' cannot be cast to INT"),
