@@ -96,7 +96,7 @@ class ExecutorChoice:
         """Return who compacts more than the driver takes at once; None where it does all.
 
         Executors on the driver's own cores take ten times as long, and rounds of projections wait
-        for it: the driver does it in bounded memory, of each partition some 64 MB at most.
+        for it: the driver does it in bounded memory, of each partition some 64 MB of files at most.
         """
         if not self.may_pass_on or (self.asked is Executor.AUTO and not self.elsewhere):
             return None

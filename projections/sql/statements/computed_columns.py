@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from projections.sql.statements.topics import PLACE
+from projections.sql.words.catalog import PLACE
 from projections.sql.words.places import Script, nearest
 from schemas.identifiers import spark_name
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kernel.errors import InvalidRequest
 from projections.sql.statements.ending import ending_text
-from projections.sql.words.catalog import Column, Relation
+from projections.sql.words.catalog import PLACE, Column, Relation
 from projections.sql.words.collected_refusals import raising
 from projections.sql.words.options import FORMATS, StatementOptions
 from projections.sql.words.places import Script
@@ -19,15 +19,6 @@ if TYPE_CHECKING:
 
 TOPICS = "topics"
 """Begins the names of the streams of external topics: `topics.pings`."""
-PLACE = {
-    "kafka_partition": "INT",
-    "kafka_offset": "BIGINT",
-    "kafka_timestamp": "TIMESTAMP",
-    "kafka_key": "BINARY",
-    "event_time_given": "BOOLEAN",
-    "ends_key": "BOOLEAN",
-}
-"""Columns that every record of a topic has beside the declared ones, with their types."""
 _ORDERED = ("INT", "BIGINT", "DATE", "TIMESTAMP")
 _NAMES = ("key", "event_time", "sequence", "identity")
 

@@ -11,6 +11,16 @@ from typing import Protocol
 
 from kernel.errors import Misconfigured
 
+PLACE = {
+    "kafka_partition": "INT",
+    "kafka_offset": "BIGINT",
+    "kafka_timestamp": "TIMESTAMP",
+    "kafka_key": "BINARY",
+    "event_time_given": "BOOLEAN",
+    "ends_key": "BOOLEAN",
+}
+"""Columns that every record of a topic has beside the declared ones, with their types."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
