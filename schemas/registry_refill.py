@@ -10,7 +10,8 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from kernel.errors import Conflict, Incompatible, InvalidRequest
+from kernel.errors import Conflict, Incompatible, InvalidRequest, SchemaViolation
+from schemas.compatibility import is_same
 from schemas.registry import SchemaRegistry
 
 MOST_LOST = 10_000
@@ -33,8 +34,7 @@ def agreed(lake: Mapping[int, str], store: Mapping[int, str]) -> dict[int, str]:
     Raises `Incompatible` where an id stands for one schema in the lake and for another one in the
     store: whichever the registry got, records of the other one would be read by it.
     """
-    both = sorted({*lake} & {*store})
-    other = [n for n in both if lake[n] != store[n] and json.loads(lake[n]) != json.loads(store[n])]
+    other = [n for n in sorted({*lake} & {*store}) if not _alike(lake[n], store[n])]
     if not other:
         return {**lake, **store}
     ids = ", ".join(map(str, other[:5])) + (", …" if len(other) > 5 else "")
@@ -44,6 +44,20 @@ def agreed(lake: Mapping[int, str], store: Mapping[int, str]) -> dict[int, str]:
         remedy="See that postgres.dsn is the store whose events the lake has: penstock store "
         "verify. Where a new registry gave these ids anew, restore it from a backup of its own.",
     )
+
+
+def _alike(one: str, other: str) -> bool:
+    """Say whether two texts read records alike.
+
+    A registry respells what it is given, and the lake has the text of the registry, the store that
+    of whoever added the schema.
+    """
+    if one == other or json.loads(one) == json.loads(other):
+        return True
+    try:
+        return is_same(one, other)
+    except SchemaViolation:
+        return False
 
 
 def _name(schema: str) -> str:

@@ -72,6 +72,16 @@ def test_what_lake_and_store_know_by_other_schemas_is_refused() -> None:
         agreed(SCHEMAS, SCHEMAS | {5: SCHEMAS[2]})
 
 
+def test_what_a_registry_has_respelled_is_one_schema_of_lake_and_store() -> None:
+    """The lake notes the registry's text, the store keeps that of whoever added it."""
+    field = {"name": "a", "type": {"type": "long"}, "doc": "how many"}
+    own = {"doc": "An order.", "type": "record", "name": "placed", "fields": [field]}
+    assert agreed(SCHEMAS, {2: json.dumps(own)})[2] == json.dumps(own)
+    no_schema = json.dumps({**own, "fields": [{"name": "a"}]})
+    with pytest.raises(Incompatible, match=r"under the id 2 \(placed and placed\)"):
+        agreed(SCHEMAS, {2: no_schema})
+
+
 @pytest.mark.parametrize("number", [0, MOST_LOST + 2])
 def test_ids_that_no_registry_counts_to_are_refused(number: int) -> None:
     registry = MemoryRegistry()
