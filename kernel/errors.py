@@ -57,8 +57,10 @@ _TELL_OF_FILES = frozenset({"OSError", "IOException", "DeltaError", "ComputeErro
 """Errors that tell of files, by the names that Python, DuckDB, deltalake and Polars give them."""
 _TELL_OF_THROWN = frozenset({"PySparkException", "Py4JJavaError"})
 _THROWN_FOR_ROOM = re.compile(
-    rf"(?m)(?:^|: )(?:[\w.]+\.)?(?:IOException|OSError): .*(?:{_FULL.pattern})"
+    r"(?m)(?:^|: )(?:[\w.]+\.)?(?:(?:IO|FileNotFound|FileSystem)Exception|OSError): "
+    rf".*(?:{_FULL.pattern})"
 )
+"""Java has names of their own for a file that finds no room from its first byte on."""
 _TELL_OF_COMMITS = frozenset({"TransactionException", "FatalException"})
 """What DuckDB raises where writing fails at a commit or a checkpoint; of keys that are doubled too,
 which it quotes."""
