@@ -12,7 +12,7 @@ from collections import deque
 
 import pyarrow as pa
 
-from kernel.errors import SchemaViolation
+from kernel.errors import NotFound, SchemaViolation
 from schemas.columns import event_shape
 from schemas.registry import SchemaRegistry
 
@@ -57,9 +57,10 @@ class EventFields:
         return min(known, max(FEW, -(-known // ROUND_LOOKS)))
 
     def _ask(self, name: str) -> None:
-        latest = self._registry.latest(name)
-        if latest is None or self._ids.get(name) == latest.id:
-            return
-        self._ids[name] = latest.id
-        with contextlib.suppress(SchemaViolation):  # No event has such a schema.
+        # No event has a schema of another language, or one that refers to what is gone.
+        with contextlib.suppress(NotFound, SchemaViolation):
+            latest = self._registry.latest(name)
+            if latest is None or self._ids.get(name) == latest.id:
+                return
+            self._ids[name] = latest.id
             self._columns[name] = event_shape(latest.schema).schema

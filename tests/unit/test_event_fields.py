@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from kernel.errors import NotFound, PenstockError, SchemaViolation
 from projections.run import event_fields
 from projections.run.event_fields import EventFields
 from schemas.registry import MemoryRegistry, RegisteredSchema
@@ -51,3 +52,18 @@ def test_a_new_subject_is_asked_at_once_and_a_known_one_in_its_turn(
     for _ in range(event_fields.ROUND_LOOKS):
         found = fields.columns()
     assert found["order.type11"].names == ["a", "b"]
+
+
+@pytest.mark.parametrize("error", [NotFound("version 1 of a.b"), SchemaViolation("not Avro")])
+def test_a_subject_of_others_that_cannot_be_read_hides_no_event_type(error: PenstockError) -> None:
+    class Shared(Counting):
+        def latest(self, subject: str) -> RegisteredSchema | None:
+            found = super().latest(subject)
+            if subject == "com.other":
+                raise error
+            return found
+
+    registry = Shared()
+    for subject in ("com.other", "order.placed"):
+        registry.register(subject, schema("a"))
+    assert [*EventFields(registry).columns()] == ["order.placed"]
