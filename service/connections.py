@@ -253,10 +253,8 @@ class WatchedProtocol(HttpToolsProtocol):
 
     def break_off(self) -> None:
         """End the connection amid an answer; that of HTTP/1.0 is reset: closed, it looks whole."""
-        opened = self.transport.get_extra_info("socket")
-        if opened is not None and cycle_without_chunks(cast(Scope, self.scope)) is not None:
-            linger = struct.pack("ii", 1, 0)
-            opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        if cycle_without_chunks(cast(Scope, self.scope)) is not None:
+            reset_when_closed(self.transport, True)
         self.transport.abort()
 
     def _check_idle(self) -> None:
@@ -382,6 +380,14 @@ def connection_of(scope: Scope) -> WatchedProtocol | None:
     """Return the connection that a request came by; None under another server."""
     connection = scope.get("extensions", {}).get(_EXTENSION)
     return connection if isinstance(connection, WatchedProtocol) else None
+
+
+def reset_when_closed(transport: asyncio.BaseTransport, reset: bool) -> None:
+    """Have a connection that is still there be reset when it is closed, or end in order again."""
+    opened = transport.get_extra_info("socket")
+    if opened is not None and opened.fileno() >= 0:
+        linger = struct.pack("ii", int(reset), 0)
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
 
 
 def cycle_without_chunks(scope: Scope) -> RequestResponseCycle | None:

@@ -1,7 +1,7 @@
 """Answers without a known length to clients of HTTP/1.0, which read no chunks (RFC 9112, 6.1).
 
-The end of the connection ends them. One that is broken off must not look whole for that: its
-connection is reset instead of closed (`WatchedProtocol.break_off`).
+The end of the connection ends them. One that is broken off must not look whole for that: until its
+last part is given to the connection, whatever ends this resets it, the end of the process too.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
+from service.connections import reset_when_closed
 from service.http import Send
 
 
@@ -29,8 +30,11 @@ def until_close(cycle: RequestResponseCycle, send: Send) -> Send:
             bounded = b"content-length" in names
             if not bounded:
                 cycle.chunked_encoding = False
+                reset_when_closed(cycle.transport, True)
         elif not bounded:
             cycle.expected_content_length = len(message.get("body", b""))
+            if not message.get("more_body", False):
+                reset_when_closed(cycle.transport, False)
         await send(message)
 
     return sent

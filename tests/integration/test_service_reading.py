@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+from asyncio import BaseTransport, CancelledError
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
@@ -14,7 +16,7 @@ import pytest
 
 from eventstore.postgres.reading import LOOK
 from service import reads
-from service.connections import ClientLimits
+from service.connections import ClientLimits, reset_when_closed
 from service.ndjson import PAGE
 from tests.support.services.http import exchanged, service_in_thread
 from tests.support.store.postgres import Cluster, database
@@ -354,9 +356,11 @@ def test_clients_without_chunks_read_until_the_connection_ends(http: httpx.Clien
     assert asked.startswith((b"HTTP/1.1 2", b"HTTP/1.1 4")), asked
 
 
+@pytest.mark.parametrize("error", [RuntimeError("broken off"), CancelledError()])
 def test_what_breaks_off_does_not_look_whole_to_them(
-    http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+    http: httpx.Client, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
+    """Answers that last longer than a service that stops waits for them are cancelled."""
     post(http, "order-broken", [placed(n) for n in range(PAGE + 5)])
     render = reads.lines_of
     pages = iter((True, False))
@@ -364,9 +368,15 @@ def test_what_breaks_off_does_not_look_whole_to_them(
     async def once(*given: Any) -> bytes:
         if next(pages):
             return await render(*given)
-        raise RuntimeError("broken off")
+        raise error
 
     monkeypatch.setattr(reads, "lines_of", once)
     ask = b"GET /v1/streams/order-broken HTTP/1.0\r\nAccept: application/x-ndjson\r\n\r\n"
     with pytest.raises(ConnectionResetError):
         exchanged(http, ask)
+
+
+def test_a_connection_that_is_gone_is_not_reset() -> None:
+    gone = socket.socket()
+    gone.close()
+    reset_when_closed(BaseTransport(extra={"socket": gone}), True)
