@@ -300,10 +300,14 @@ def _some_value(kind: str) -> exp.Expr | None:
 
 def check_types(names: Names, pair: tuple[exp.Expr, exp.Expr], part: exp.Expr, at: int) -> None:
     """Refuse a comparison of two types that would convert one of them."""
-    kinds = [names.type_of(side) for side in pair]
+    check_families(names.script, [names.type_of(side) for side in pair], part, at)
+
+
+def check_families(script: Script, kinds: Sequence[str], part: exp.Expr, at: int) -> None:
+    """Refuse a comparison of values of two types that would convert one of them."""
     families = [_family(kind) for kind in kinds]
     if all(families) and families[0] != families[1]:
-        raise names.script.refusal(
+        raise script.refusal(
             f"the join compares {kinds[0]} with {kinds[1]}",
             at=offset_of(part, at),
             fix=f"Convert one side: CAST(… AS {kinds[0]}).",

@@ -25,9 +25,11 @@ from projections.sql.operators.tree import (
     walk,
 )
 from projections.sql.operators.windows import WindowKind
+from projections.sql.planning.joins import check_families
 from projections.sql.plans.key_steps import fact_columns
 from projections.sql.statements.declarations import ProjectionDecl
 from projections.sql.values.expressions import same_text, unwrapped
+from projections.sql.values.types import type_of
 from projections.sql.words.decimals import FLOATING
 from projections.sql.words.places import offset_of
 
@@ -81,7 +83,8 @@ def _check_lookup(
     """Check that a version is looked up by its whole key, by a fact's columns alone."""
     written = decl.query.args["joins"][number].this
     at, alias, driver = offset_of(written, decl.offset), _alias(written), _driver(decl)
-    theirs = {f"{alias}.{each.name}" for each in scan.columns}
+    theirs = {f"{alias}.{each.name}": each.type for each in scan.columns}
+    keys = [f"{alias}.{name}" for name in scan.relation.key]
     computed = {
         each.name: each.expression
         for side in (join.left, join.right)
@@ -89,17 +92,26 @@ def _check_lookup(
         for each in side.outputs
     }
     pairs = [(computed[ours], computed[other]) for ours, other in join.pairs]
-    rest = [_asked(part) for part in join.rest if part not in join.as_of]
+    rest = [part for part in join.rest if part not in join.as_of]
+    # What the time reads is looked at below; conditions that are asked behind others repeat it.
+    known = {*facts, *theirs}.union(*map(used, join.as_of))
     for parts in (*pairs, *((part,) for part in rest)):
-        if not set().union(*map(used, parts)) <= facts | theirs:
+        if not set().union(*map(used, parts)) <= known:
             raise decl.script.refusal(
                 f"this condition of {alias} reads another joined table",
-                at=min(offset_of(part, at) for part in parts),
+                at=min(offset_of(_implied(part), offset_of(part, at)) for part in parts),
                 fix=f"Compare {alias} with columns of {driver} only.",
             )
     assert isinstance(join.right, Map), "the rows of a joined table are mapped"
-    fixed = [_equal_to_constant(part) for part in (*join.right.where, *rest)]
-    equated = {one.name for one in (*(other for _, other in pairs), *filter(None, fixed))}
+    # A column that is converted equates nothing: two keys could become one.
+    columns = [other for _, other in pairs if isinstance(other, exp.Column)]
+    for part in (*join.right.where, *map(_implied, rest)):
+        fixed = _equal_to_constant(part)
+        if fixed is not None and fixed[0].name in keys:
+            kinds = theirs[fixed[0].name], type_of(fixed[1], lambda _: "")
+            check_families(decl.script, kinds, part, at)
+            columns.append(fixed[0])
+    equated = {each.name for each in columns}
     missing = [name for name in scan.relation.key if f"{alias}.{name}" not in equated]
     if missing or not scan.relation.key:
         raise decl.script.refusal(
@@ -123,20 +135,29 @@ _HOLDS = ("valid_from", "valid_to")
 """What a version is chosen by: each bound has a condition."""
 
 
-def _equal_to_constant(part: exp.Expr) -> exp.Column | None:
-    """Return the column of a version that a condition says the one value of."""
+def _equal_to_constant(part: exp.Expr) -> tuple[exp.Column, exp.Expr] | None:
+    """Return the column of a version that a condition says the one value of, and that value."""
     if not isinstance(part, exp.EQ):
         return None
     one, other = unwrapped(part.this), unwrapped(part.expression)
     for side, value in ((one, other), (other, one)):
         if isinstance(side, exp.Column) and not used(value):
-            return side
+            return side, value
     return None
 
 
-def _asked(part: exp.Expr) -> exp.Expr:
-    """Return a condition as it was written, where it is asked behind others; see `joins`."""
-    return part.args["ifs"][0].args["true"] if isinstance(part, exp.Case) else part
+def _implied(part: exp.Expr) -> exp.Expr:
+    """Return what holds where a condition does: of one that is asked behind others, that one.
+
+    `joins` writes these, and who writes the same means the same. Any other CASE stays as it is: it
+    may hold by another of its values.
+    """
+    if not isinstance(part, exp.Case) or part.this is not None or len(part.args["ifs"]) != 1:
+        return part
+    other: exp.Expr | None = part.args.get("default")
+    never = isinstance(other, exp.Boolean) and not other.this
+    asked: exp.Expr = part.args["ifs"][0].args["true"]
+    return asked if never else part
 
 
 def _check_groups(decl: ProjectionDecl, tree: Newest, grouped: Grouped) -> None:
