@@ -47,6 +47,12 @@ def test_a_key_is_compared_with_a_constant_of_its_own_type(condition: str, types
         made(f"JOIN demo.public.weather {AS_OF} w ON {condition}")
 
 
+def test_of_two_types_the_key_keeps_its_own() -> None:
+    with pytest.raises(InvalidRequest, match="compares STRING with INT") as refused:
+        made(f"JOIN weather {AS_OF} w ON w.origin = e.delay")
+    assert "CAST(… AS STRING)" in str(refused.value.remedy)
+
+
 @pytest.mark.parametrize("constant", ["w.origin = 'JFK'", "(w.origin) = upper('jfk')"])
 def test_a_part_of_the_key_may_be_a_constant(constant: str) -> None:
     assert made(f"JOIN demo.public.weather {AS_OF} w ON {constant} AND w.hour = e.occurred_at").key

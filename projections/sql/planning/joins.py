@@ -106,7 +106,8 @@ def _with_conditions(
         read = used(part)
         alone = next((side for side in (ours, theirs) if read and read <= side), None)
         if pair is not None:
-            check_types(names, pair, part, at)
+            # Of a version's key the other side is to be converted, which is told by the first type.
+            check_types(names, pair[::-1] if as_of else pair, part, at)
             pairs.append((guarded(pair[0], before, ours), guarded(pair[1], before, theirs)))
         elif alone is not None and not never_fails(part) and not _all_of(before, alone):
             # It would be asked of all rows of its side, were it not for what stands before it.
