@@ -88,6 +88,17 @@ def test_what_is_among_the_values_already_touches_no_row(
     assert canonical([*kept.rows.values()]) == canonical(CASES[name].oracle(world))
 
 
+def test_groups_of_exists_may_be_numbers_of_its_columns() -> None:
+    facts = [
+        Fact(place, 1, "f2", carrier, origin, place, 0, 1.0)
+        for place, (carrier, origin) in enumerate(
+            [("AA", "JFK"), ("AA", "LGA"), ("UA", "JFK"), ("UA", "JFK")]
+        )
+    ]
+    world = World(facts=tuple(facts), readings=())
+    keep("exists of groups by a number", world, None)
+
+
 def test_groups_that_only_have_to_be_there_are_not_computed() -> None:
     dataflow = Dataflow(tree_of(CASES["not in"].statement))
     dataflow.close()

@@ -132,3 +132,27 @@ def test_names_behind_a_query_may_be_of_columns_that_another_one_names() -> None
     inner = "(SELECT * FROM (SELECT id, name FROM c) x) q (a, b)"
     found = _of_tables(f"SELECT a AS id, b FROM {inner}", {"id": "INT", "name": "STRING"})
     assert [each.name for each in found.columns] == ["id", "b"]
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        (
+            "SELECT o.id FROM o WHERE EXISTS (SELECT c.name FROM c WHERE c.id = o.id "
+            "GROUP BY c.name QUALIFY ROW_NUMBER() OVER (ORDER BY c.name) = 2)",
+            "EXISTS takes a SELECT",
+        ),
+        (
+            "SELECT o.id FROM o WHERE EXISTS (SELECT c.name FROM c WHERE c.id = o.id GROUP BY 2)",
+            "EXISTS takes a SELECT",
+        ),
+        (
+            "SELECT o.id, (SELECT COUNT(*) FROM c JOIN c AS q ON q.id = c.id AND q.id > o.id "
+            "WHERE c.id < o.id) AS n FROM o",
+            "reads the query around it in a way that is not compiled",
+        ),
+    ],
+)
+def test_what_cannot_be_told_for_each_row_around_is_refused(query: str, said: str) -> None:
+    with pytest.raises(InvalidRequest, match=said):
+        _of_tables(query, {"id": "INT", "name": "STRING"})

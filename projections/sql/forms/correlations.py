@@ -117,7 +117,10 @@ def _equating(
     `asked` are conditions that the rows around it satisfy, and `name` one that no query has. None
     for a subquery in which this cannot be told apart.
     """
-    if _is_hidden(query, outside) or any(_of_others(call, outside) for call in _calls(query)):
+    # The values are joined behind all other inputs: these cannot read them.
+    if _is_hidden(query, outside) or joins_read(query, outside):
+        return None
+    if any(_of_others(call, outside) for call in _calls(query)):
         return None
     values: dict[str, exp.Expr] = {}
 

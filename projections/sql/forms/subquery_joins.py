@@ -115,7 +115,11 @@ def _groups(select: exp.Select, query: exp.Select, name: str, number: int) -> ex
     They are groups by what is equated, too: each is of the rows that a row around it asks for.
     """
     outside = aliases_of(select) - aliases_of(query)
-    made = equating_all(query, select, conditions_in(select, "where"), outside, number)
+    own = _with_written_groups(query)
+    # Which rows of all groups these leave would be asked of those of every key together.
+    if own is None or any(query.args.get(each) for each in ("qualify", "limit", "offset")):
+        return None
+    made = equating_all(own, select, conditions_in(select, "where"), outside, number)
     assert isinstance(made, exp.Select), "it was one"
     pairs, rest = equated_in(made, outside)
     others = (made.args.get("having"), made.args["group"])
@@ -136,6 +140,22 @@ def _groups(select: exp.Select, query: exp.Select, name: str, number: int) -> ex
         for each, own in zip(pairs, columns, strict=True)
     ]
     return exp.Join(this=table, side="LEFT", on=exp.and_(*equal))
+
+
+def _with_written_groups(query: exp.Select) -> exp.Select | None:
+    """Write a group that is the number of a column as what that column is.
+
+    None for a number that is no column's: what the query selects is not kept.
+    """
+    made = query.copy()
+    items = made.expressions
+    for group in [*made.args["group"].expressions]:
+        if isinstance(group, exp.Literal) and group.is_int:
+            at = int(group.name)
+            if not 1 <= at <= len(items) or any(item.is_star for item in items[:at]):
+                return None
+            group.replace(exp.Paren(this=items[at - 1].unalias().copy()))
+    return made
 
 
 def _related(select: exp.Select, known: Known) -> exp.Select:

@@ -221,6 +221,13 @@ ASKED = {
         "WHERE o.carrier = a.carrier GROUP BY o.origin HAVING COUNT(*) > 1)",
         _chosen(_often),
     ),
+    "exists of groups by a number": _case(
+        "often_numbered",
+        "position",
+        f"SELECT a.position {FROM} a WHERE EXISTS (SELECT o.origin {FROM} o "
+        "WHERE o.carrier = a.carrier GROUP BY 1 HAVING COUNT(*) > 1)",
+        _chosen(_often),
+    ),
     "not exists, the first one": _case(
         "none_worse",
         "position",
