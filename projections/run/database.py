@@ -79,9 +79,7 @@ class Database:
         """
         try:
             yield
-        except (duckdb.OutOfMemoryException, OSError) as error:
-            if isinstance(error, OSError) and error.errno != errno.ENOSPC:
-                raise
+        except duckdb.OutOfMemoryException as error:
             raise TooLarge(
                 f"what the projection keeps between runs, or one run of it, needs more than "
                 f"{self._memory_bytes // 2**20} MB of memory and the disk behind it "
@@ -151,6 +149,20 @@ def next_batch(batches: pa.RecordBatchReader) -> pa.RecordBatch | None:
         # So come errors of DuckDB from a stream of Arrow.
         memory = _NO_MEMORY in str(error)
         raise (duckdb.OutOfMemoryException if memory else duckdb.Error)(str(error)) from error
+
+
+@contextmanager
+def beside_memory() -> Iterator[None]:
+    """Say of files beside a database that their disk is full as DuckDB does of its own there.
+
+    Others write in the midst of its work, as a table whose rows it gives: their disk is another.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        raise duckdb.OutOfMemoryException(f"{_NO_MEMORY}: {error}") from error
 
 
 def arrow_type(column: Column) -> pa.DataType:

@@ -11,7 +11,6 @@ A file has no name: it ends with the process, whatever ends that, and with its l
 
 from __future__ import annotations
 
-import mmap
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lake.spill_folders import spill_folder
-from projections.run.database import Database, next_batch
+from projections.run.database import Database, beside_memory, next_batch
 
 MOST_RUNS = 8
 """So many runs of about one size are made one."""
@@ -138,14 +137,16 @@ class SortedRuns:
             f"SELECT {self._columns}, hash({self._keys}) AS {_HASH} FROM ({rows}) AS r "
             f"ORDER BY {_HASH}"
         )
-        with tempfile.TemporaryFile(dir=spill_folder()) as file:
+        with beside_memory(), tempfile.TemporaryFile(dir=spill_folder()) as file:
             reader = self._database.connection.sql(text).to_arrow_reader(BATCH_ROWS)
             with pa.ipc.new_file(file, reader.schema) as writer:
                 while (batch := next_batch(reader)) is not None:
                     writer.write_batch(batch)
             file.flush()
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        stored = pa.ipc.open_file(pa.py_buffer(mapped))
+            # Of the module `mmap` each run would hold a descriptor, and there may be thousands.
+            with pa.memory_map(f"/dev/fd/{file.fileno()}") as mapping:
+                mapped = mapping.read_buffer()
+        stored = pa.ipc.open_file(mapped)
         batches = [stored.get_batch(place) for place in range(stored.num_record_batches)]
         parts = [
             _Part(batch.drop_columns([_HASH]), batch.column(_HASH).to_numpy())
@@ -154,5 +155,5 @@ class SortedRuns:
         ]
         if not parts:
             return []
-        self._database.beside_bytes += len(mapped)
-        return [_Run(parts, sum(part.rows.num_rows for part in parts), len(mapped))]
+        self._database.beside_bytes += mapped.size
+        return [_Run(parts, sum(part.rows.num_rows for part in parts), mapped.size)]

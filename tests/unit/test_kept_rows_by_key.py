@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,6 +61,17 @@ def test_rows_of_the_keys_are_found_and_few_others(
     assert runs.count == 20_000
     assert len(runs._runs) < 2 * MOST_RUNS, "runs of about one size are made one"
     assert database.held_bytes() > database.beside_bytes > 20_000 * 24
+
+
+def test_runs_hold_no_descriptors(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operator_tables, "RUN_ROWS", 10)
+    tables, before = stored(database), len(os.listdir("/dev/fd"))
+    for first in range(0, 5 * 20, 20):
+        tables.add("rows", ROWS.format(first=first, last=first + 20))
+        tables.compact("rows")
+    assert len(os.listdir("/dev/fd")) == before, "projections may have thousands of runs"
+    asked = "SELECT CAST(3 AS BIGINT) AS k, 't3' AS t"
+    assert near(tables, database, asked) == {(3, "t3", 3, 1)}
 
 
 def test_rows_that_came_and_went_are_dropped(
@@ -127,3 +139,8 @@ def test_a_full_disk_is_told_as_what_is_kept_being_too_large(
     runs = SortedRuns(database, "near_rows", "k", "k")
     with pytest.raises(TooLarge, match="the disk behind it"), database.within_memory():
         runs.add("SELECT 1 AS k", lambda rows: rows)
+
+
+def test_the_full_disk_of_who_reads_rows_is_told_as_it_is(database: Database) -> None:
+    with pytest.raises(OSError, match="No space left"), database.within_memory():
+        raise OSError(errno.ENOSPC, "No space left on device")
