@@ -193,6 +193,14 @@ LATE = EVENTS.replace("(3))", "(3), WATERMARK FOR {0} AS {0} - INTERVAL '{1}' HO
             "rows are late by a column that they have, and b is computed",
         ),
         (
+            TOPIC.format(
+                "a BIGINT, b AS CAST(A AS STRING), c AS TO_TIMESTAMP_LTZ(a, 3), "
+                "WATERMARK FOR c AS c"
+            ),
+            (1, 27),
+            "column b is computed of a, which is read as a moment for c",
+        ),
+        (
             USERS.replace("(id B", "(b AS id + 1, id B") + "INSERT INTO x SELECT b FROM Users FOR "
             "SYSTEM_TIME AS OF at GROUP BY b",
             (3, 29),

@@ -19,6 +19,7 @@ _METADATA = re.compile(
 )
 _COMMENT = re.compile(r"\s+COMMENT\s+'[^']*'\s*$", re.IGNORECASE)
 _READ_AT = re.compile(r"\bPROCTIME\s*\(\s*\)", re.IGNORECASE)
+_TEXTS = re.compile(r"'[^']*'")
 _OF_RECORDS = {
     "timestamp": "kafka_timestamp",
     "partition": "kafka_partition",
@@ -47,6 +48,11 @@ class ComputedColumn:
     def result(self) -> str:
         """The column as a query has it."""
         return f"{self.text} AS {spark_name(self.name)}"
+
+    def reads(self, column: str) -> bool:
+        """Say whether its expression has a word like a column's name, outside of texts."""
+        words = re.findall(r"\w+", _TEXTS.sub("''", self.text))
+        return column.lower() in (word.lower() for word in words)
 
 
 def computed_column(script: Script, name: str, written: str, at: int) -> ComputedColumn | None:

@@ -7,13 +7,14 @@ written by an insertion.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sqlglot.tokens import Token
 
 from projections.sql.statements.computed_columns import (
     ComputedColumn,
+    ComputedTime,
     computed_column,
     computed_time,
 )
@@ -171,11 +172,30 @@ def _computed(script: Script, connector: str, body: _Body) -> str:
                 "TO_TIMESTAMP(x) of a STRING, or TO_TIMESTAMP_LTZ(x, 3) of a BIGINT.",
             )
         items = known.items
+        _refuse_further(script, time, known, made)
         body.found["event_time"] = known.column
         body.declare(known.column, "TIMESTAMP")
         moment = replace(time, text=spark_name(known.column))
         made = [moment if each is time else each for each in made]
     return ", ".join([items, *(each.result for each in made)])
+
+
+def _refuse_further(
+    script: Script, time: ComputedColumn, of: ComputedTime, computed: Sequence[ComputedColumn]
+) -> None:
+    """Refuse columns computed of one that is declared as the moment that it tells.
+
+    They would be computed of the moment.
+    """
+    for each in computed:
+        if each is not time and of.items != "*" and each.reads(of.column):
+            raise script.refusal(
+                f"column {each.name} is computed of {of.column}, which is read as a moment for "
+                f"{time.name}",
+                at=each.at,
+                fix=f"Compute it in SELECT, of {time.name} or of a number of milliseconds, or "
+                f"declare {of.column} as TIMESTAMP.",
+            )
 
 
 def _connector(script: Script, written: str, options: Mapping[str, OptionValue], at: int) -> str:
