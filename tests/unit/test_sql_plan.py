@@ -286,7 +286,7 @@ REFUSED = [
     ("SELECT e.flight {FROM} JOIN airlines e ON 1 = 1", "airlines", "two inputs are named e"),
     ("SELECT e.flight {FROM} JOIN {AS_OF} ON w.wind = e.delay", "weather", "missing: origin"),
     ("SELECT e.flight {FROM} JOIN {AS_OF} ON w.origin > e.origin", "weather", "is of a key"),
-    ("SELECT e.flight {FROM} JOIN {AS_OF} ON w.origin = e.delay", "w.origin", "INT with STRING"),
+    ("SELECT e.flight {FROM} JOIN {AS_OF} ON w.origin = e.delay", "w.origin", "STRING with INT"),
     (
         "SELECT e.flight {FROM} JOIN weather FOR SYSTEM_TIME AS OF w.hour w ON w.origin = e.origin",
         "w.hour",
