@@ -27,8 +27,8 @@ def disarmed() -> Iterator[None]:
 
 
 @pytest.fixture
-def small(spark: SparkSession, lake: Lake) -> SmallLake:
-    made = SmallLake(spark, lake)
+def small(spark: SparkSession, any_lake: Lake) -> SmallLake:
+    made = SmallLake(spark, any_lake)
     made.deploy(NAME)
     for first in (1, 21):
         made.epoch(some_departures(first, first, 20))
