@@ -98,10 +98,8 @@ class ExecutorChoice:
         Executors on the driver's own cores take ten times as long, and rounds of projections wait
         for it: the driver does it in bounded memory, of each partition some 64 MB of files at most.
         """
-        if not self.may_pass_on or (self.asked is Executor.AUTO and not self.elsewhere):
-            return None
-        most = 0 if self.asked is Executor.SPARK else self.driver_bytes
-        return LargeCompaction(most_bytes=most, by=by)
+        most = self._most_in_parts(elsewhere=self.elsewhere)
+        return None if most is None else LargeCompaction(most_bytes=most, by=by)
 
     def large_states(self, tasks: RowTasks, *, elsewhere: bool) -> LargeStates | None:
         """Return who hashes tables with more than the driver takes in; None where it does all.
@@ -109,10 +107,17 @@ class ExecutorChoice:
         Executors that are not `elsewhere` have the cores that the driver has, and would first have
         to be started: they hash only what they are asked for. The driver does it in bounded memory.
         """
+        most = self._most_in_parts(elsewhere=elsewhere)
+        return None if most is None else LargeStates(most_bytes=most, tasks=tasks)
+
+    def _most_in_parts(self, *, elsewhere: bool) -> int | None:
+        """Return how many bytes the driver takes of what it could take part by part; None for all.
+
+        More is for executors with cores of their own, or for those that were asked for.
+        """
         if not self.may_pass_on or (self.asked is Executor.AUTO and not elsewhere):
             return None
-        most = 0 if self.asked is Executor.SPARK else self.driver_bytes
-        return LargeStates(most_bytes=most, tasks=tasks)
+        return 0 if self.asked is Executor.SPARK else self.driver_bytes
 
     @property
     def may_pass_on(self) -> bool:

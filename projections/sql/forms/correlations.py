@@ -102,9 +102,7 @@ def _equated_sides(part: exp.Expr, outside: set[str]) -> Equated | None:
         return None
     one, other = unwrapped(part.this), unwrapped(part.expression)
     for own, theirs in ((one, other), (other, one)):
-        columns = [*theirs.find_all(exp.Column)]
-        alone = bool(columns) and all(reads(each, outside) for each in columns)
-        if alone and not reads(own, outside):
+        if _of_others(theirs, outside) and not reads(own, outside):
             return Equated(own, theirs, type(part))
     return None
 
@@ -195,7 +193,7 @@ def _is_of_others(node: exp.Expr, outside: set[str]) -> bool:
     return _of_others(node, outside)
 
 
-def _of_others(call: exp.Expr, outside: set[str]) -> bool:
+def _of_others(node: exp.Expr, outside: set[str]) -> bool:
     """Say whether an expression reads columns of the query around, and none of its own."""
-    columns = [*call.find_all(exp.Column)]
+    columns = [*node.find_all(exp.Column)]
     return bool(columns) and all(reads(each, outside) for each in columns)
