@@ -25,6 +25,7 @@ import psycopg
 import pytest
 
 from eventstore.postgres.migrate import migrate
+from kernel.errors import Unavailable
 from kernel.retry import Backoff, retrying
 from tests.support.services.waiting import until
 
@@ -165,14 +166,24 @@ def own_cluster() -> Iterator[Cluster]:
 
 
 def admin(cluster: Cluster, statement: str) -> None:
-    """Run one statement outside any transaction."""
+    """Run one statement outside any transaction. Raises `Unavailable` for what is still in use."""
     with psycopg.connect(cluster.dsn("postgres"), autocommit=True) as connection:
-        connection.execute(statement.encode())
+        try:
+            connection.execute(statement.encode())
+        except psycopg.errors.ObjectInUse as error:
+            raise Unavailable(str(error)) from error
 
 
 def _copy_template(cluster: Cluster, name: str, template: str = TEMPLATE) -> None:
     """Make a database out of a template, by its files: half the work of copying through the WAL."""
     admin(cluster, f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY")
+
+
+def _drop(cluster: Cluster, name: str) -> None:
+    """Drop a database; whoever reads a slot of it may still be leaving, whom FORCE does not end."""
+    retrying(
+        lambda: admin(cluster, f"DROP DATABASE {name} WITH (FORCE)"), backoff=Backoff(attempts=8)
+    )
 
 
 @pytest.fixture
@@ -199,7 +210,7 @@ def new_database(postgres_cluster: Cluster) -> Iterator[Callable[[], str]]:
 
     yield make
     for name in made:
-        admin(postgres_cluster, f"DROP DATABASE {name} WITH (FORCE)")
+        _drop(postgres_cluster, name)
 
 
 @contextmanager
@@ -210,7 +221,7 @@ def database(cluster: Cluster) -> Iterator[str]:
     try:
         yield cluster.dsn(name)
     finally:
-        admin(cluster, f"DROP DATABASE {name} WITH (FORCE)")
+        _drop(cluster, name)
 
 
 @pytest.fixture
