@@ -59,10 +59,16 @@ def run(context: Context) -> Figures:
     lengths: tuple[int, ...] = options.operators_rows
     worlds = [context.once(f"lake-{rows}", partial(_filled, context, rows)) for rows in lengths]
     for name in options.operators_of:
-        for world in worlds:
-            told = _trial(context, world, name)
-            context.notes[f"{name}_cost"] = told.pop("cost")
-            found |= {f"{name}_{world.rows}_{n}": float(str(value)) for n, value in told.items()}
+        try:
+            told = {world.rows: _trial(context, world, name) for world in worlds}
+        except subprocess.CalledProcessError as error:
+            # What the others cost stays worth knowing.
+            context.notes[f"{name}_failed"] = str(error.stderr).strip().splitlines()[-1]
+            context.progress(f"    {name}: failed: {context.notes[f'{name}_failed']}")
+            continue
+        for rows, figures in told.items():
+            context.notes[f"{name}_cost"] = figures.pop("cost")
+            found |= {f"{name}_{rows}_{n}": float(str(value)) for n, value in figures.items()}
         for what in ("cpu_s", "compute_cpu_s", "s", "memory_bytes"):
             short, long = (found[f"{name}_{rows}_{what}"] for rows in (lengths[0], lengths[-1]))
             found[f"{name}_{what}_ratio"] = long / short if short else 0.0
@@ -83,8 +89,9 @@ def summary(result: Result) -> str:
         for name, ratio in ratios.items()
         if ratio > PROMISED
     ]
+    failed = [f"  {n}: {why}" for n, why in result.notes.items() if n.endswith("_failed")]
     many = f"  {len(above)} of {len(ratios)} operators cost more than {PROMISED} times as much"
-    return "\n".join([many, *above])
+    return "\n".join([many, *above, *failed])
 
 
 @contextmanager
@@ -107,7 +114,7 @@ def _trial(context: Context, world: OperatorWorld, name: str) -> dict[str, objec
                 str(context.folder / "spark"),
             ],
             check=True,
-            stdout=subprocess.PIPE,
+            capture_output=True,
             text=True,
         ).stdout
     finally:
