@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from deltalake.transaction import AddAction
 
 from kernel.clock import micros
+from lake.layout import changes_log
 from lake.stretches import in_order
 from lake.table_columns import IGNORED, QUARANTINE, REJECTED
 from pipeline.arrive.seen_events import SeenEvents, content_of, events_at
@@ -48,6 +49,12 @@ class Arrival:
     schema_ids: set[int] = field(default_factory=set)
     schema_changes: set[str] = field(default_factory=set)
     counts: Counter[str] = field(default_factory=Counter)
+
+    def captured(self) -> set[str]:
+        """Return the captured sources whose logs get rows: from here, or in files of executors."""
+        log = changes_log("")
+        staged = (name.removeprefix(log) for name in self.staged if name.startswith(log))
+        return {*self.changes, *staged}
 
     def freshness(self, now: datetime) -> dict[str, int]:
         """Return milliseconds from the append of the epoch's events to now: p50, p95, max."""

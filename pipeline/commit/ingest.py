@@ -192,7 +192,7 @@ class Ingest:
         read = self._read(bound)
         for source, cut in progress.cuts.items():
             cut.settle(read, partial(self._broker.ends, source))
-        arrived = {source: self._log.take_added(source) for source in arrival.changes}
+        arrived = {source: self._log.take_added(source) for source in arrival.captured()}
         folded, taken = self._folding.fold(progress, arrived, bound, self._last)  # 5
         tables |= folded
         watch.lap("fold")

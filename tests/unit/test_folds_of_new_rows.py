@@ -93,6 +93,30 @@ def test_what_would_take_much_memory_is_read_from_the_log(lake: Lake, read: list
     assert read == [first.epoch]
 
 
+def test_p4_rows_that_executors_wrote_between_are_folded(lake: Lake, read: list[int]) -> None:
+    """An epoch before left nothing: what came since is not all in what is in memory."""
+    shop = PoisonedShop(lake)
+    shop.epoch()
+    shop.commit(ROWS)
+    shop.epoch()
+    shop.commit({ITEMS: [Done("u", 1, name="d")], GOODS: [Done("c", 3)]})
+    done = shop.epoch(on_executors=True, without=[ENDS])
+    shop.commit({GOODS: [Done("u", 3, name="e")]})
+    shop.epoch()
+    assert_all_is_there(shop)
+    assert read == [done.epoch]
+
+
+def test_p4_rows_of_a_whole_epoch_of_executors_are_folded(lake: Lake) -> None:
+    shop = PoisonedShop(lake)
+    shop.epoch()
+    shop.commit(ROWS)
+    shop.epoch()
+    shop.commit({ITEMS: [Done("u", 1, name="d")], GOODS: [Done("c", 3)]})
+    shop.epoch(on_executors=True)
+    assert_all_is_there(shop)
+
+
 def test_rows_that_were_folded_are_not_kept(lake: Lake) -> None:
     shop = PoisonedShop(lake)
     begun(shop)

@@ -10,9 +10,11 @@ import json
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any, cast
 
 import pyarrow as pa
+import pytest
 
 from kernel.positions import Offsets
 from lake.layout import Lake
@@ -22,9 +24,12 @@ from pipeline.commit.ingest import Ingest
 from pipeline.commit.manifest import Manifest
 from pipeline.commit.manifest_rows import Bound, Committed
 from pipeline.commit.quarantine import open_records
-from pipeline.decode.records import row_of
+from pipeline.decode.records import Router, row_of
 from pipeline.history.tables import HistoryTables
 from pipeline.installs.install_book import InstallBook, InstallEntry
+from pipeline.log import log_task
+from pipeline.log.log_task import TOLD, Facts, LogTask
+from pipeline.log.staged_rows import Staged
 from pipeline.typed.tables import TypedTables
 from projections.run.derived_tables import Brought, DerivedTables
 from projections.serve.quarantined_records import places_of
@@ -130,7 +135,7 @@ class PoisonedShop:
         """Let somebody else put a record into a topic that never was one of ours."""
         self.poison.add((topic, self._add(topic, {"kind": "ignored"})))
 
-    def epoch(self, *, without: Collection[str] = ()) -> Committed:
+    def epoch(self, *, without: Collection[str] = (), on_executors: bool = False) -> Committed:
         """Make an epoch of what came since the last one; topics `without` are not read yet."""
         start, rows = dict(self.delivered), []
         for topic, each in self.records.items():
@@ -146,6 +151,8 @@ class PoisonedShop:
         )
         decoded = pa.Table.from_pylist(rows, schema=DECODED)
         try:
+            if on_executors:
+                return self.ingest.run_epoch(bound, None, stage=partial(staged, decoded))
             return self.ingest.run_epoch(bound, lambda: decoded)
         except BaseException:
             self.delivered = start
@@ -238,3 +245,11 @@ class PoisonedShop:
         table = PARTS.get(row["topic"], row["topic"].partition(".")[2])
         told = {"stage": "decode", "reason": "not Avro", "metadata": "{}", "value": POISON}
         return {**place, **told, "kind": "rejected", "table": table, "kafka_time": AT}
+
+
+def staged(decoded: pa.Table, facts: Facts) -> Staged:
+    """Write decoded rows as a task of executors does."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(log_task, "decode_batch", lambda *_: decoded.to_batches())
+        task = LogTask(cast("Router", None), facts)
+        return Staged.of(facts, pa.Table.from_batches(task(iter(decoded[:1].to_batches())), TOLD))
