@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from functools import partial
 from typing import assert_never
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from kernel.errors import ContractViolation
 from projections.run.added_groups import AddedOperator
 from projections.run.database import MEMORY_BYTES, ORDER_TYPES, TEXT, Database, arrow_type, types_of
 from projections.run.duckdb_functions import register_called
+from projections.run.key_parts import KeyPart, by_parts, listed_keys
 from projections.run.operator_tables import Listed, consolidated
 from projections.run.operators import (
     FinalOperator,
@@ -135,7 +137,7 @@ class Dataflow:
             with self._database.computing():
                 for operator in self._operators:
                     operator.step()
-                changes = self._arrow(consolidated(results, Listed.of(self._tree)))
+                changes = by_parts(self._came["stored"], partial(self._result, results))
             self._settle()
         return changes
 
@@ -153,6 +155,14 @@ class Dataflow:
         count = self._database.insert(table, rows, more=f", {weight} AS _w")
         self._came[table] += count
         return count
+
+    def _result(self, results: str, parts: Iterable[KeyPart]) -> pa.Table:
+        """Return the rows that came and went, of one part of the keys after another."""
+        keys, columns = listed_keys(self._tree.keys), Listed.of(self._tree)
+        return pa.concat_tables(
+            self._arrow(consolidated(f"FROM ({results}) AS r{part.where(keys)}", columns))
+            for part in parts
+        )
 
     def _arrow(self, query: str) -> pa.Table:
         found = self._database.kept.rows(query)

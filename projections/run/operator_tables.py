@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from projections.run.database import TEXT, Database
-from projections.run.sorted_runs import SortedRuns
+from projections.run.key_parts import KeyPart, by_parts
+from projections.run.sorted_runs import SortedRuns, as_they_are
 from projections.sql.operators.shape import ORDER
 from projections.sql.operators.tree import Node
 from projections.sql.rendering.batch import names
@@ -116,6 +118,24 @@ class OperatorTables:
             kept.execute(f"TRUNCATE {table}")
         self._filled[what] = kept.execute(f"INSERT INTO {table} {query}")
 
+    def fresh_by_parts(self, what: str, rows: int, query: Callable[[KeyPart], str]) -> None:
+        """Make a table for this round of one part of the keys of so many rows after another."""
+
+        def fill(parts: Iterator[KeyPart]) -> None:
+            for part in parts:
+                text = query(part)
+                if part.number == 0:
+                    self.fresh(what, text)
+                    continue
+                more = f"INSERT INTO {self.name(what)} {text}"
+                self._filled[what] += self._database.kept.execute(more)
+
+        by_parts(rows, fill)
+
+    def count(self, *what: str) -> int:
+        """Return how many rows this round's tables have."""
+        return sum(map(self._filled.__getitem__, what))
+
     def stored(self, what: str, query: str, keys: Sequence[str] = ()) -> None:
         """Make an empty table for all rounds, in the shape of a query's result.
 
@@ -123,7 +143,7 @@ class OperatorTables:
         """
         table = self.name(what)
         self._connection.execute(f"CREATE TABLE {table} AS SELECT * FROM ({query}) AS q LIMIT 0")
-        types = self._types(f"FROM {table}")
+        types = self.types(f"FROM {table}")
         found = {key: types[key] for key in keys}
         suits = all(map(_PLAIN.fullmatch, types.values())) and {*_FLOATS}.isdisjoint(found.values())
         columns, by = (", ".join(map(TEXT.name, each)) for each in (types, found))
@@ -140,7 +160,7 @@ class OperatorTables:
             return table
         listed = ", ".join(map(TEXT.name, keys))
         if (what, rows) not in self._alike:
-            types = self._types(f"SELECT {listed} FROM ({rows}) AS k")
+            types = self.types(f"SELECT {listed} FROM ({rows}) AS k")
             self._alike[what, rows] = [*types.values()] == [*stored.keys.values()]
         stored.runs.find(f"hash({listed}) FROM ({rows}) AS k", all_rows=not self._alike[what, rows])
         return f"(FROM {table} UNION ALL {stored.runs.rows})"
@@ -161,14 +181,15 @@ class OperatorTables:
         runs, rows = stored.runs, f"FROM {self.name(what)}"
         if columns is not None and stored.added > max(SMALL_ROWS, stored.settled):
             if runs is not None and (runs.count or stored.rows > RUN_ROWS):
-                runs.settle(rows, lambda each: consolidated(each, columns))
+                runs.settle(rows, stored.rows, lambda each: consolidated(each, columns))
                 self._emptied(what)
             else:
                 self._settle(what, rows, columns)
             stored.settled = stored.rows + (runs.count if runs is not None else 0)
             stored.added = 0
         elif runs is not None and stored.rows > RUN_ROWS:
-            runs.add(rows, lambda each: each if columns is None else consolidated(each, columns))
+            settled = as_they_are if columns is None else partial(consolidated, columns=columns)
+            runs.add(rows, stored.rows, settled)
             self._emptied(what)
 
     def _settle(self, what: str, rows: str, columns: Listed) -> None:
@@ -184,7 +205,7 @@ class OperatorTables:
         self._database.kept.execute(f"TRUNCATE {self.name(what)}")
         self._stored[what].rows = 0
 
-    def _types(self, query: str) -> dict[str, str]:
+    def types(self, query: str) -> dict[str, str]:
         """Return DuckDB's types of the columns of a query, by name."""
         found = self._connection.execute(f"DESCRIBE {query}").fetchall()
         return {str(row[0]): str(row[1]) for row in found}

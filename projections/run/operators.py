@@ -7,12 +7,14 @@ What it keeps is brought up to date after all steps of a round have run.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 import pyarrow as pa
 
 from projections.run.database import TEXT, Database
+from projections.run.key_parts import WHOLE, KeyPart, listed_keys
 from projections.run.operator_tables import (
     Listed,
     OperatorTables,
@@ -74,6 +76,7 @@ class RecomputedOperator:
         self._query = over_rows(node, TEXT)
         self.changes = self._tables.name("changed")
         self._keys = keys_of(node)
+        self._listed = listed_keys(self._keys)
         # What was given out for the keys that came: there is one region for each of them at least.
         self._given = self._tables.name("given_near" if self._keys else "given")
         self._region = region_of(node, self._tables.name("came"), self._given)
@@ -92,11 +95,8 @@ class RecomputedOperator:
 
     def step(self) -> None:
         """See `Operator`."""
-        tables, region = self._tables, self._region
-        came = f"SELECT {self._input}, _w FROM ({self._input_changes}) AS c"
-        tables.fresh(
-            "came", consolidated(self._input_changes, self._input) if self.rows_went else came
-        )
+        tables = self._tables
+        self._fresh("came", 0, self._came)
         if tables.empty("came"):
             tables.fresh("changed", f"FROM {tables.name('given')} LIMIT 0")
             return
@@ -107,22 +107,40 @@ class RecomputedOperator:
                 f"SELECT g.* FROM {self._near('given')} AS g "
                 f"SEMI JOIN {tables.name('came')} AS c ON {same_keys}",
             )
-        tables.fresh("region", region.rows)
-        now = self._touched(f"SELECT *, 1 AS _w FROM ({self._query(self._need())}) AS q")
+        near = self._near("rows")
+        self._fresh("changed", tables.count("came"), lambda part: self._changed(near, part))
+
+    def _fresh(self, what: str, rows: int, query: Callable[[KeyPart], str]) -> None:
+        """Make a table for this round, by parts of the keys where there are any."""
+        if self._keys:
+            self._tables.fresh_by_parts(what, rows, query)
+        else:
+            self._tables.fresh(what, query(WHOLE))
+
+    def _came(self, part: KeyPart) -> str:
+        """Write the changes of the input whose keys are of a part."""
+        rows = f"SELECT {self._input}, _w FROM ({self._input_changes}) AS c"
+        rows += part.where(self._listed)
+        return consolidated(rows, self._input) if self.rows_went else rows
+
+    def _changed(self, near: str, part: KeyPart) -> str:
+        """Write what changed of the keys of a part, of which `near` has the stored rows."""
+        self._tables.fresh("region", f"FROM ({self._region.rows}) AS r{part.where(self._listed)}")
+        now = self._touched(f"SELECT *, 1 AS _w FROM ({self._query(self._need(near, part))}) AS q")
         before = f"SELECT * REPLACE (-_w AS _w) FROM ({self._before()}) AS g"
-        tables.fresh("changed", consolidated(f"{now} UNION ALL {before}", self._output))
+        return consolidated(f"{now} UNION ALL {before}", self._output)
 
     def _near(self, what: str) -> str:
         """Return the stored rows of the keys that came, and perhaps others."""
         return self._tables.near(what, f"FROM {self._tables.name('came')}", self._keys)
 
-    def _need(self) -> str:
+    def _need(self, near: str, part: KeyPart) -> str:
         """Write the input's rows, as they are now, that the region is computed from."""
         stored = (
-            f"SELECT x.* FROM {self._near('rows')} x "
+            f"SELECT x.* FROM {near} x "
             f"SEMI JOIN {self._tables.name('region')} r ON {self._region.need}"
         )
-        rows = f"{stored} UNION ALL FROM {self._tables.name('came')}"
+        rows = f"{stored} UNION ALL FROM {self._tables.name('came')}{part.where(self._listed)}"
         # Where rows only come each has the weight 1, also where two are alike.
         return bag(rows, self._input) if self.rows_went else f"SELECT {self._input} FROM ({rows})"
 
@@ -224,28 +242,37 @@ class JoinOperator:
             "left": [TEXT.name(ours) for ours, _ in node.pairs],
             "right": [TEXT.name(theirs) for _, theirs in node.pairs],
         }
+        self._listed = {side: ", ".join(keys) for side, keys in self._keys.items()}
         self._output = all_columns(node)
         self.changes = self._tables.name("changed")
+        self._alike = False
 
     def start(self) -> None:
         """See `Operator`."""
+        tables = self._tables
+        if self._node.pairs:
+            left, right = (
+                tables.types(f"SELECT {self._listed[side]} FROM ({changes}) AS c").values()
+                for side, changes in self._sides.items()
+            )
+            # Equal values of other types have other hashes.
+            self._alike = [*left] == [*right]
         for side, changes in self._sides.items():
             keys = [pair[side == "right"] for pair in self._node.pairs]
             self._tables.stored(side, consolidated(changes, self._columns[side]), keys)
-        empty = self._joined(*map(self._tables.name, ("left", "right")))
+        empty = self._joined("left", "right", WHOLE)
         self._tables.fresh("changed", f"SELECT {self._output}, _w FROM ({empty}) AS q LIMIT 0")
 
     def step(self) -> None:
         """See `Operator`."""
         tables = self._tables
-        for side, changes in self._sides.items():
-            tables.fresh(f"{side}_came", consolidated(changes, self._columns[side]))
+        for side in self._sides:
+            self._fresh(f"{side}_came", 0, partial(self._came, side))
         if self._resting():
             tables.fresh("changed", f"FROM {self.changes} LIMIT 0")
             return
         self._find("right_before", "right", ("left_came", "right_came"))
-        right_now = f"FROM {tables.name('right_before')} UNION ALL FROM {tables.name('right_came')}"
-        tables.fresh("right_now", consolidated(right_now, self._columns["right"]))
+        self._fresh("right_now", tables.count("right_before", "right_came"), self._right_now)
         turned = self._turned()
         self._find("left_near", "left", (turned,))
         on = join_condition(self._node, TEXT)
@@ -254,13 +281,36 @@ class JoinOperator:
             f"SELECT l.* FROM {tables.name('left_near')} l "
             f"SEMI JOIN {tables.name(turned)} r ON {on}",
         )
+        self._fresh("changed", tables.count("left_came", "left_met"), self._changed)
+
+    def _fresh(self, what: str, rows: int, query: Callable[[KeyPart], str]) -> None:
+        """Make a table for this round, by parts of the keys where there are any."""
+        if self._node.pairs:
+            self._tables.fresh_by_parts(what, rows, query)
+        else:
+            self._tables.fresh(what, query(WHOLE))
+
+    def _came(self, side: str, part: KeyPart) -> str:
+        """Write the changes of a side whose keys are of a part."""
+        rows = f"FROM ({self._sides[side]}) AS c{part.where(self._listed[side])}"
+        return consolidated(rows, self._columns[side])
+
+    def _right_now(self, part: KeyPart) -> str:
+        both = (self._tables.name(what) for what in ("right_before", "right_came"))
+        own = part.where(self._listed["right"])
+        return consolidated(
+            " UNION ALL ".join(f"FROM {each}{own}" for each in both), self._columns["right"]
+        )
+
+    def _changed(self, part: KeyPart) -> str:
+        """Write what changed of the keys of a part."""
         parts = [
-            self._joined(tables.name("left_came"), tables.name("right_now")),
-            self._joined(tables.name("left_met"), tables.name("right_now")),
-            self._joined(tables.name("left_met"), tables.name("right_before"), sign="-"),
+            self._joined("left_came", "right_now", part),
+            self._joined("left_met", "right_now", part),
+            self._joined("left_met", "right_before", part, sign="-"),
         ]
-        rows = " UNION ALL ".join(f"({part})" for part in parts)
-        tables.fresh("changed", consolidated(rows, self._output))
+        rows = " UNION ALL ".join(f"({each})" for each in parts)
+        return consolidated(rows, self._output)
 
     def keep(self) -> None:
         """See `Operator`."""
@@ -288,9 +338,13 @@ class JoinOperator:
         self._tables.fresh("right_turned", consolidated(both, columns))
         return "right_turned"
 
-    def _joined(self, left: str, right: str, *, sign: str = "") -> str:
+    def _joined(self, left: str, right: str, part: KeyPart, *, sign: str = "") -> str:
         weight = _TAKEN[self._node.kind]
-        rows = joined(self._node, f"FROM {left}", f"FROM {right}", TEXT, weight)
+        ours = f"FROM {self._tables.name(left)}{part.where(self._listed['left'])}"
+        theirs = f"FROM {self._tables.name(right)}"
+        if self._alike:
+            theirs += part.where(self._listed["right"])
+        rows = joined(self._node, ours, theirs, TEXT, weight)
         return f"SELECT {self._output}, {sign}_w AS _w FROM ({rows}) AS j"
 
     def _find(self, what: str, side: str, came: Sequence[str]) -> None:

@@ -12,8 +12,9 @@ A file has no name: it ends with the process, whatever ends that, and with its l
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ import pyarrow as pa
 
 from lake.spill_folders import spill_folder
 from projections.run.database import Database, beside_memory, next_batch
+from projections.run.key_parts import KeyPart, by_parts
 
 MOST_RUNS = 8
 """So many runs of about one size are made one."""
@@ -50,6 +52,13 @@ class _Part:
         before = np.cumsum(counts) - counts
         places = np.repeat(begins - before, counts) + np.arange(total)
         return self.rows.take(pa.array(places))
+
+    def of(self, part: KeyPart) -> pa.RecordBatch:
+        """Return the rows whose hashes are those of a part of the keys."""
+        first, last = np.array(part.hashes, np.uint64)
+        begin = int(np.searchsorted(self.hashes, first, "left"))
+        end = int(np.searchsorted(self.hashes, last, "right"))
+        return self.rows.slice(begin, end - begin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,20 +91,20 @@ class SortedRuns:
         """How many rows there are in all runs."""
         return sum(run.rows for run in self._runs)
 
-    def add(self, rows: str, settled: Callable[[str], str]) -> None:
-        """Make a run of the rows of a query.
+    def add(self, rows: str, count: int, settled: Callable[[str], str]) -> None:
+        """Make a run of the rows of a query, which gives about `count`.
 
         `settled` writes which of several rows are left, where some came and went.
         """
-        self._runs += self._written(rows)
+        self._runs += self._written(rows, count, as_they_are)
         self._found([])
         while self._crowded():
-            self._put_together(self._runs[-MOST_RUNS:], self.rows, settled)
+            self._put_together(self._runs[-MOST_RUNS:], self.rows, 0, settled)
 
-    def settle(self, rows: str, settled: Callable[[str], str]) -> None:
-        """Make one run of all, and of the rows of a query."""
+    def settle(self, rows: str, count: int, settled: Callable[[str], str]) -> None:
+        """Make one run of all, and of the rows of a query, which gives about `count`."""
         both = f"{rows} UNION ALL {self.rows}" if self._runs else rows
-        self._put_together([*self._runs], both, settled)
+        self._put_together([*self._runs], both, count, settled)
 
     def find(self, keys: str, *, all_rows: bool) -> None:
         """Have the view give the rows whose keys a query gives, and perhaps some others.
@@ -115,11 +124,12 @@ class SortedRuns:
         last = self._runs[-MOST_RUNS:]
         return len(last) == MOST_RUNS and last[0].rows < MOST_RUNS * last[-1].rows
 
-    def _put_together(self, runs: Sequence[_Run], rows: str, settled: Callable[[str], str]) -> None:
-        """Make one run of the last ones, which `rows` reads from the view."""
-        if runs:
-            self._found(part.rows for run in runs for part in run.parts)
-        made = self._written(settled(rows))
+    def _put_together(
+        self, runs: Sequence[_Run], rows: str, more: int, settled: Callable[[str], str]
+    ) -> None:
+        """Make one run of the last ones, which `rows` reads from the view, and of `more` rows."""
+        count = more + sum(run.rows for run in runs)
+        made = self._written(rows, count, settled, runs)
         self._found([])
         self._database.beside_bytes -= sum(run.size_bytes for run in runs)
         self._runs[len(self._runs) - len(runs) :] = made
@@ -131,21 +141,21 @@ class SortedRuns:
         shape = self._runs[0].parts[0].rows.schema
         self._database.views.put(self._view, pa.Table.from_batches([*rows], shape))
 
-    def _written(self, rows: str) -> list[_Run]:
-        """Return the run of the rows of a query; none where it gives none."""
-        text = (
-            f"SELECT {self._columns}, hash({self._keys}) AS {_HASH} FROM ({rows}) AS r "
-            f"ORDER BY {_HASH}"
-        )
-        with beside_memory(), tempfile.TemporaryFile(dir=spill_folder()) as file:
-            reader = self._database.connection.sql(text).to_arrow_reader(BATCH_ROWS)
-            with pa.ipc.new_file(file, reader.schema) as writer:
-                while (batch := next_batch(reader)) is not None:
-                    writer.write_batch(batch)
-            file.flush()
-            # Of the module `mmap` each run would hold a descriptor, and there may be thousands.
-            with pa.memory_map(f"/dev/fd/{file.fileno()}") as mapping:
-                mapped = mapping.read_buffer()
+    def _written(
+        self, rows: str, count: int, settled: Callable[[str], str], runs: Sequence[_Run] = ()
+    ) -> list[_Run]:
+        """Return the run of about `count` rows of a query; none where it gives none.
+
+        `runs` are those that the query reads from the view.
+        """
+
+        def of(part: KeyPart) -> pa.RecordBatchReader:
+            if runs:
+                self._found(each.of(part) for run in runs for each in run.parts)
+            return self._sorted(settled(f"FROM ({rows}) AS r{part.where(self._keys)}"))
+
+        with beside_memory():
+            mapped = by_parts(count, lambda parts: self._filed(map(of, parts)))
         stored = pa.ipc.open_file(mapped)
         batches = [stored.get_batch(place) for place in range(stored.num_record_batches)]
         parts = [
@@ -157,3 +167,28 @@ class SortedRuns:
             return []
         self._database.beside_bytes += mapped.size
         return [_Run(parts, sum(part.rows.num_rows for part in parts), mapped.size)]
+
+    def _sorted(self, rows: str) -> pa.RecordBatchReader:
+        text = (
+            f"SELECT {self._columns}, hash({self._keys}) AS {_HASH} FROM ({rows}) AS r "
+            f"ORDER BY {_HASH}"
+        )
+        return self._database.connection.sql(text).to_arrow_reader(BATCH_ROWS)
+
+    def _filed(self, readers: Iterator[pa.RecordBatchReader]) -> pa.Buffer:
+        """Write what queries give, one after the other, to a file without a name; return it."""
+        with tempfile.TemporaryFile(dir=spill_folder()) as file:
+            reader = next(readers)
+            with pa.ipc.new_file(file, reader.schema) as writer:
+                for each in chain([reader], readers):
+                    while (batch := next_batch(each)) is not None:
+                        writer.write_batch(batch)
+            file.flush()
+            # Of the module `mmap` each run would hold a descriptor, and there may be thousands.
+            with pa.memory_map(f"/dev/fd/{file.fileno()}") as mapping:
+                return mapping.read_buffer()
+
+
+def as_they_are(rows: str) -> str:
+    """Write rows of which none takes another one back."""
+    return rows

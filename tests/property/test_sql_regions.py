@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from projections.run import operator_tables, sorted_runs
+from projections.run import key_parts, operator_tables, sorted_runs
 from projections.run.dataflow import Dataflow
 from projections.run.operators import JoinOperator, RecomputedOperator
 from projections.sql.rendering.certified import uncertified
@@ -35,10 +35,14 @@ from tests.support.services.tier import examples
 
 @pytest.fixture(autouse=True, scope="module")
 def compacted_often() -> Iterator[None]:
-    """Drop what came and went in small tables too, and sort what is more than a few rows."""
+    """Drop what came and went in small tables too, and sort what is more than a few rows.
+
+    A round of more than a few rows computes one part of the keys after another.
+    """
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(operator_tables, "SMALL_ROWS", 1)
         patched.setattr(operator_tables, "RUN_ROWS", 4)
+        patched.setattr(key_parts, "PART_ROWS", 3)
         patched.setattr(sorted_runs, "MOST_RUNS", 2)
         yield
 

@@ -138,7 +138,7 @@ def test_a_full_disk_is_told_as_what_is_kept_being_too_large(
     monkeypatch.setattr(tempfile, "TemporaryFile", full)
     runs = SortedRuns(database, "near_rows", "k", "k")
     with pytest.raises(TooLarge, match="the disk behind it"), database.within_memory():
-        runs.add("SELECT 1 AS k", lambda rows: rows)
+        runs.add("SELECT 1 AS k", 1, lambda rows: rows)
 
 
 def test_the_full_disk_of_who_reads_rows_is_told_as_it_is(database: Database) -> None:
