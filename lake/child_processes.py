@@ -1,21 +1,118 @@
-"""Work at a low priority: children of the pipeline, which end with it, and long commands."""
+"""Work at a low priority: children of the pipeline, which end with it, and long commands.
+
+A child (`python -m lake.child_processes`) is told what makes its work, then one question after the
+other: the words that the work is called with. Each is answered by what that returns or raises. All
+of it are pickles, over pipes. At the end of its input it ends at once, also amid its work: somebody
+else may do that by then.
+"""
 
 from __future__ import annotations
 
 import os
+import pickle
+import queue
 import signal
 import subprocess
 import sys
-from typing import IO
+import threading
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from typing import IO, Any
+
+from kernel.errors import EXIT_FAILED, EXIT_OK, PenstockError, Unavailable
 
 NICENESS = 10
+_END_S = 10.0
+Work = Callable[..., Any]
 
 
-def start_child(module: str) -> subprocess.Popen[bytes]:
-    """Start `python -m module` with pipes, at a low priority: it gets what is left."""
+class Child:
+    """A child that does one kind of work.
+
+    It begins with the first question, and anew after one that it did not survive: what it keeps
+    from one to the next is disposable. Safe for several threads, which take turns.
+    """
+
+    def __init__(self, made: Callable[[], Work]) -> None:
+        """`made` makes the work, in the child: what it returns need not be picklable."""
+        self._made = made
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def ask(self, *words: object) -> Any:
+        """Return what the work gives for some words.
+
+        Raises what that raises, and `Unavailable` when the child ends amid it, or was told to.
+        """
+        with self._lock:
+            try:
+                process = self._running()
+                _tell(process, words)
+                done, said = pickle.load(_pipe(process.stdout))
+            except (OSError, EOFError, pickle.UnpicklingError) as error:
+                raise Unavailable(f"a child process ended amid its work ({self._end()})") from error
+            except BaseException:
+                # An answer that is still to come must not be taken for that of the next question.
+                self.kill()
+                self._end()
+                raise
+        if not done:
+            raise said
+        return said
+
+    def kill(self) -> None:
+        """End the child that there is; of any thread. Whoever waits for it gets an error."""
+        process = self.process
+        if process is not None:
+            process.kill()
+
+    def stop(self) -> None:
+        """End the child that there is, and have none begin any more; of any thread."""
+        self._over.set()
+        self.kill()
+
+    def close(self) -> None:
+        """End the child, and wait until it has ended."""
+        self.kill()
+        with self._lock:
+            self._end()
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self.process is not None and self.process.poll() is not None:
+            self._end()  # It had nothing to do.
+        begins = self.process is None
+        if begins and not self._over.is_set():
+            self.process = start_child()
+        # Asked again behind the start: who stops meanwhile found no child to end.
+        if self.process is None or self._over.is_set():
+            self.kill()
+            raise EOFError
+        if begins:
+            _tell(self.process, self._made)
+        return self.process
+
+    def _end(self) -> str:
+        """Let go of the child, and say how it ended."""
+        process, self.process = self.process, None
+        if process is None:
+            return "it was told to"
+        for pipe in (process.stdin, process.stdout):
+            with suppress(OSError):  # What was buffered for a child that is gone.
+                _pipe(pipe).close()
+        try:
+            return f"exit code {process.wait(_END_S)}"
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return f"exit code {process.wait()}"
+
+
+def start_child() -> subprocess.Popen[bytes]:
+    """Start a child with pipes, at a low priority: it gets what is left."""
     # -P: what lies in the working directory, a workspace, is not to be imported.
     child = subprocess.Popen(
-        [sys.executable, "-P", "-m", module],
+        [sys.executable, "-P", "-m", "lake.child_processes"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
@@ -35,10 +132,71 @@ def step_back() -> None:
     os.nice(NICENESS)
 
 
-def answers_of_child() -> IO[bytes]:
-    """Return where a child writes its answers; what else it prints goes to its errors."""
+def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
+    assert pipe is not None, "a child has pipes"
+    return pipe
+
+
+def _tell(process: subprocess.Popen[bytes], what: object) -> None:
+    pickle.dump(what, _pipe(process.stdin), pickle.HIGHEST_PROTOCOL)
+    _pipe(process.stdin).flush()
+
+
+def main() -> None:
+    """Answer one question after the other, until the input ends."""
+    answers = _answers()
+    told: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    threading.Thread(
+        target=_receive, args=(sys.stdin.buffer, told), name="receive", daemon=True
+    ).start()
+    work = told.get()()
+    while True:
+        answers.write(answered(work, told.get()))
+        answers.flush()
+
+
+def _answers() -> IO[bytes]:
+    """Return where answers are written; what else this process prints goes to its errors."""
     # Ctrl-C reaches the whole group; the parent says when it is over.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return answers
+
+
+def _receive(given: IO[bytes], told: queue.SimpleQueue[Any]) -> None:
+    """Take in what is told; end the process with its input, also amid its work."""
+    code = EXIT_FAILED
+    try:
+        while True:
+            told.put(pickle.load(given))
+    except EOFError:
+        code = EXIT_OK
+    except Exception:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def answered(work: Work, words: tuple[Any, ...]) -> bytes:
+    """Return the answer to a question: whether it was done, then what came of it."""
+    try:
+        return pickle.dumps((True, work(*words)), pickle.HIGHEST_PROTOCOL)
+    except Exception as error:
+        if not isinstance(error, PenstockError):
+            traceback.print_exc()
+        return _failed(error)
+
+
+def _failed(error: Exception) -> bytes:
+    try:
+        said = pickle.dumps((False, error))
+        pickle.loads(said)  # Errors of others are written down, and not always read again.
+        return said
+    except Exception:
+        return pickle.dumps((False, Unavailable(f"a child process failed: {error!r}")))
+
+
+if __name__ == "__main__":
+    main()

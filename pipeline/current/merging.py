@@ -4,38 +4,24 @@ A merge of random keys costs a third to two thirds of a second of a core per mil
 their number. Done in threads of ingest's own process it takes that time from the epochs, which
 readers by name wait for. `MergeBeside` therefore hands it to a child of low priority, which gets
 what is left, and which keeps the rows of its bases from one merge to the next (`kept`).
-
-The child (`python -m pipeline.current.merging`) reads requests from its standard input: a line of
-JSON, then as many bytes of an Arrow IPC stream as it says; it answers each with a line of JSON. At
-the end of its input it ends at once: somebody else may write the base by then.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import queue
-import subprocess
-import sys
-import threading
-import traceback
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import IO, Protocol, TypedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from kernel.errors import EXIT_FAILED, EXIT_OK, LeaseLost, PenstockError, Unavailable
-from kernel.positions import DeltaVersion, Epoch
-from lake.child_processes import answers_of_child, start_child
+from kernel.positions import DeltaVersion
+from lake.child_processes import Child
 from lake.file_actions import size_of
 from lake.row_bytes import packed, unpacked
 from lake.tables import Tables
 from lake.writer import ArrowWriter, Guard, reached
 from pipeline.current.warm_bases import WRITTEN_AS, KeptBases
-
-_END_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,19 +31,6 @@ class MergedBase:
     version: int
     rows: int
     size: int
-
-
-class _Asked(TypedDict):
-    """What stands before the rows of a request; `bytes` is how long they are."""
-
-    path: str
-    app_id: str
-    epoch: int
-    keys: list[str]
-    bytes: int
-
-
-_Request = tuple[_Asked, bytes]
 
 
 class BaseMerge(Protocol):
@@ -152,126 +125,23 @@ class MergeBeside:
     """
 
     def __init__(self) -> None:
-        self._child: subprocess.Popen[bytes] | None = None
-        self._lock = threading.Lock()
+        self._child = Child(_merging)
 
     def __call__(self, path: str, rows: pa.Table, guard: Guard, keys: Sequence[str]) -> MergedBase:
         """See `BaseMerge`. Raises `Unavailable` as well when the child ends amid the merge."""
-        body = packed(rows)
-        asked = _Asked(
-            path=path,
-            app_id=guard.app_id,
-            epoch=guard.epoch,
-            keys=list(keys),
-            bytes=body.size,
-        )
-        with self._lock:
-            if self._child is not None and self._child.poll() is not None:
-                self._end()  # It had nothing to do.
-            child = self._child = self._child or start_child("pipeline.current.merging")
-            try:
-                line = _exchange(child, asked, body)
-            except BaseException:
-                # An answer that is still to come must not be taken for that of the next request.
-                child.kill()
-                self._end()
-                raise
-            if not line.endswith(b"\n"):
-                code = self._end()
-                raise Unavailable(f"the process that merges into {path} ended (exit code {code})")
-        return _base_of(line)
+        merged: MergedBase = self._child.ask(path, packed(rows), guard, [*keys])
+        return merged
 
     def hurry(self) -> None:
         """Kill the child: its guard says whether the merge was committed."""
-        child = self._child
-        if child is not None:
-            child.kill()
+        self._child.kill()
 
     def close(self) -> None:
         """End the child."""
-        with self._lock:
-            if self._child is not None:
-                self._end()
-
-    def _end(self) -> int:
-        assert self._child is not None
-        child, self._child = self._child, None
-        for stream in (child.stdin, child.stdout):
-            assert stream is not None
-            try:
-                stream.close()
-            except OSError:
-                continue  # What was buffered for a child that is gone.
-        try:
-            return child.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            return child.wait()
+        self._child.close()
 
 
-def _exchange(child: subprocess.Popen[bytes], asked: _Asked, body: pa.Buffer) -> bytes:
-    """Return the line of the answer; less than a line when the child ends."""
-    told, answers = child.stdin, child.stdout
-    assert told is not None
-    assert answers is not None
-    try:
-        told.write(json.dumps(asked).encode() + b"\n")
-        told.write(body)
-        told.flush()
-        return answers.readline()
-    except OSError:
-        return b""
-
-
-def _base_of(line: bytes) -> MergedBase:
-    answer = json.loads(line)
-    if "lost" in answer:
-        raise LeaseLost(answer["lost"])
-    if "failed" in answer:
-        raise Unavailable(answer["failed"])
-    return MergedBase(**answer)
-
-
-def main() -> None:
-    """Serve requests until the input ends."""
-    answers = answers_of_child()
-    requests: queue.SimpleQueue[_Request] = queue.SimpleQueue()
-    threading.Thread(
-        target=_receive, args=(sys.stdin.buffer, requests), name="receive", daemon=True
-    ).start()
+def _merging() -> Callable[[str, pa.Buffer, Guard, Sequence[str]], MergedBase]:
+    """Return what merges in a child, which keeps the rows of bases."""
     merge = MergeKept()
-    while True:
-        answers.write(json.dumps(_answer(merge, *requests.get())).encode() + b"\n")
-        answers.flush()
-
-
-def _receive(given: IO[bytes], requests: queue.SimpleQueue[_Request]) -> None:
-    """Take in requests; end the process with its input, also amid a merge: the parent is gone."""
-    code = EXIT_FAILED
-    try:
-        while line := given.readline():
-            asked = json.loads(line)
-            requests.put((asked, given.read(asked["bytes"])))
-        code = EXIT_OK
-    except Exception:
-        traceback.print_exc()
-    finally:
-        os._exit(code)
-
-
-def _answer(merge: BaseMerge, asked: _Asked, body: bytes) -> dict[str, object]:
-    guard = Guard(asked["app_id"], Epoch(asked["epoch"]))
-    try:
-        rows = unpacked(body)
-        return asdict(merge(asked["path"], rows, guard, asked["keys"]))
-    except LeaseLost as error:
-        return {"lost": error.message}
-    except PenstockError as error:
-        return {"failed": error.message}
-    except Exception as error:
-        traceback.print_exc()
-        return {"failed": f"{type(error).__name__}: {error}"}
-
-
-if __name__ == "__main__":
-    main()
+    return lambda path, rows, guard, keys: merge(path, unpacked(rows), guard, keys)

@@ -11,7 +11,7 @@ import pytest
 
 from kernel import failpoints
 from kernel.errors import Unavailable
-from lake import task_processes
+from lake import child_processes
 from lake.child_processes import NICENESS, start_child
 from lake.executor_tasks import Tasks, TasksHere
 from lake.layers import read_whole
@@ -170,13 +170,13 @@ def test_a_process_that_is_killed_or_declines_is_no_answer(monkeypatch: pytest.M
     assert tasks(len, 3) is None
     started: list[int] = []
 
-    def killed(module: str) -> subprocess.Popen[bytes]:
-        child = start_child(module)
+    def killed() -> subprocess.Popen[bytes]:
+        child = start_child()
         started.append(os.getpriority(os.PRIO_PROCESS, child.pid))
         child.kill()
         return child
 
-    monkeypatch.setattr(task_processes, "start_child", killed)
+    monkeypatch.setattr(child_processes, "start_child", killed)
     with pytest.raises(Unavailable, match="ended"):
         tasks(len, 1)
     assert started == [min(19, os.nice(0) + NICENESS)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -88,10 +89,11 @@ def test_a_child_that_dies_or_finds_no_registry_says_so_and_the_next_one_goes_on
     try:
         with pytest.raises(Unavailable, match="registry"):
             process.decoded(*readings, most_bytes=2**25)
-        child = process._child
+        child = process._child.process
         assert child is not None
         assert os.getpriority(os.PRIO_PROCESS, child.pid) > os.getpriority(os.PRIO_PROCESS, 0)
-        os.kill(child.pid, signal.SIGKILL)
+        child.send_signal(signal.SIGSTOP)
+        threading.Timer(0.1, child.kill).start()
         with pytest.raises(Unavailable, match="ended amid its work"):
             process.decoded(*pings, most_bytes=2**25)
         rows = process.decoded(*pings, most_bytes=2**25)

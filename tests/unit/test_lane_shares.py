@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import io
-import pickle
 import subprocess
-import threading
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,6 +14,7 @@ import pytest
 from kernel.errors import TooLarge, Unavailable
 from kernel.loops import Loop
 from kernel.positions import Epoch, Offsets
+from lake import child_processes
 from pipeline.commit.manifest_rows import Bound
 from pipeline.executor import Executor, ExecutorChoice
 from pipeline.lanes.lane_book import LaneBook
@@ -143,13 +141,13 @@ def test_no_record_is_lost_of_a_lane_that_panics(monkeypatch: pytest.MonkeyPatch
 
 def test_no_child_begins_behind_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who ends a run would wait for a block that nobody is to have."""
-    begun: list[str] = []
+    begun: list[bool] = []
 
-    def start(module: str) -> subprocess.Popen[bytes]:
-        begun.append(module)
+    def start() -> subprocess.Popen[bytes]:
+        begun.append(True)
         raise OSError
 
-    monkeypatch.setattr(lane_process, "start_child", start)
+    monkeypatch.setattr(child_processes, "start_child", start)
     process = LaneProcess("nowhere", Decoders())
     process.interrupt()
     with pytest.raises(Unavailable, match="ended amid its work"):
@@ -158,36 +156,23 @@ def test_no_child_begins_behind_the_end(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_child_that_is_amid_its_start_ends_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    killed = threading.Event()
+    told, killed = io.BytesIO(), list[bytes]()
+    begun = SimpleNamespace(
+        stdin=told,
+        stdout=io.BytesIO(),
+        kill=lambda: killed.append(told.getvalue()),
+        wait=lambda _: -9,
+    )
 
-    class Child(nullcontext[None]):
-        stdin, stdout = io.BytesIO(), io.BytesIO()
-        kill = staticmethod(killed.set)
-
-    def start(_: str) -> subprocess.Popen[bytes]:
+    def start() -> subprocess.Popen[bytes]:
         process.interrupt()
-        return cast(Any, Child())
+        return cast(Any, begun)
 
-    monkeypatch.setattr(lane_process, "start_child", start)
+    monkeypatch.setattr(child_processes, "start_child", start)
     process = LaneProcess("nowhere", Decoders())
     with pytest.raises(Unavailable, match="ended amid its work"):
         process.decoded({}, {}, most_bytes=1)
-    assert killed.is_set()
-    assert not Child.stdin.getvalue(), "it is asked nothing"
-
-
-class Foreign(Exception):
-    """Is written down, and cannot be made again of its text, as some errors of libraries."""
-
-    def __init__(self, text: str, *, request: object) -> None:
-        super().__init__(text)
-        self.request = request
-
-
-def test_an_error_that_cannot_be_handed_over_is_told() -> None:
-    told = pickle.loads(lane_process._pickled(Foreign("the pool is empty", request=None)))
-    assert isinstance(told, Unavailable)
-    assert "the pool is empty" in str(told)
+    assert killed == [b""], "it ends, and is asked nothing"
 
 
 def test_lanes_that_find_no_room_for_a_child_decode_by_themselves() -> None:
