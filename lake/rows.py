@@ -30,6 +30,23 @@ class SmallTables:
 
         Raises `Unavailable` when storage fails, `Incompatible` for a table that cannot be read.
         """
+        table = self._opened(path)
+        if table is None:
+            return []
+        found = _read_all(QueryBuilder().register("rows", table).execute(sql))
+        columns = {name: found[name].to_pylist() for name in found.schema.names}
+        return [{name: columns[name][i] for name in columns} for i in range(found.num_rows)]
+
+    def rows(self, path: str) -> list[dict[str, Any]]:
+        """Return all rows of a table; none where there is no table."""
+        return self.select(path, "SELECT * FROM rows")
+
+    def version(self, path: str) -> int:
+        """Return a table's version; -1 where there is no table."""
+        table = self._opened(path)
+        return -1 if table is None else table.version()
+
+    def _opened(self, path: str) -> DeltaTable | None:
         table = self._handles.get(path)
         try:
             if table is None:
@@ -37,12 +54,10 @@ class SmallTables:
             else:
                 table.update_incremental()
         except TableNotFoundError:
-            return []
+            return None
         except (DeltaError, OSError) as error:
             raise read_error(path, error) from error
-        found = _read_all(QueryBuilder().register("rows", table).execute(sql))
-        columns = {name: found[name].to_pylist() for name in found.schema.names}
-        return [{name: columns[name][i] for name in columns} for i in range(found.num_rows)]
+        return table
 
     def forget(self, path: str) -> None:
         """Drop a handle: the table is opened anew."""

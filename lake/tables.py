@@ -187,6 +187,16 @@ class Tables:
         dataset = dataset_of(table) if since is None else dataset_since(table, *since)
         return scanner_of(dataset, where, columns).to_table()
 
+    def rows(self, path: str) -> list[dict[str, Any]]:
+        """Return all rows of a table of few; none where there is no table."""
+        found = self.read(path)
+        return [] if found is None else found.to_pylist()
+
+    def version(self, path: str) -> int:
+        """Return a table's version; -1 where there is no table."""
+        table = self.open(path)
+        return -1 if table is None else table.version()
+
 
 def standing(path: str, name: str, version: int, epoch: int) -> int | None:
     """Return the version of a table; where it is not kept, the newest if that stands at the epoch.

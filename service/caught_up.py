@@ -21,16 +21,8 @@ from lake.layout import Lake
 from lake.rows import SmallTables
 from pipeline.ddl.held_tables import hold_line, release_command, retry_command
 from pipeline.position.lag import StoreHeads
-from projections.serve.standings import (
-    CAPTURE,
-    PROJECTION,
-    SOURCE,
-    TYPED,
-    NewestEpoch,
-    live,
-    newest,
-    runs,
-)
+from projections.run.catalog import CAPTURE, PROJECTION, SOURCE, DeployedCatalog
+from projections.serve.standings import TYPED, NewestEpoch, newest, runs
 from projections.sinks.awaited_sinks import AwaitedSinks
 from service.standstills import Standstill
 
@@ -162,8 +154,9 @@ class Waiting:
     def _missing_tables(self, epoch: Epoch) -> tuple[tuple[str, ...], dict[str, str]]:
         noted = runs(self.lake, self.tables)
         wanted = {"typed tables": TYPED}
-        for name, generation in live(self.lake, self.tables, PROJECTION).items():
-            wanted[f"projection {name}"] = f"projection/{name}/g{generation}"
+        deployed = DeployedCatalog(self.lake, self.tables).live(PROJECTION)
+        for each in sorted(deployed, key=lambda entry: entry.name):
+            wanted[f"projection {each.name}"] = f"projection/{each.name}/g{each.generation}"
         held = noted[TYPED].held if TYPED in noted else {}
         missing = {
             name: f"{name} is held since epoch {hold.from_epoch}: {hold.reason}"
@@ -181,11 +174,12 @@ def goal_of(site: CaptureSite) -> Goal:
     """Ask the event store and every captured database how far they are now."""
     store, head = head_of_store(site.store_dsn)
     lake = Lake.at(site.lake)
-    captured = live(lake, SmallTables(), CAPTURE)
+    catalog = DeployedCatalog(lake, SmallTables())
+    captured = [each.name for each in catalog.live(CAPTURE)]
     # A file that cannot be read is told, whether or not anything is captured yet.
     described = any((site.folder / FOLDER).glob("*.toml"))
     cuts = _marked(site, captured) if captured or described else {}
-    ends, topics = _external(site) if live(lake, SmallTables(), SOURCE) else ({}, {})
+    ends, topics = _external(site) if catalog.live(SOURCE) else ({}, {})
     return Goal(store=store, head=head, cuts=cuts, ends=ends, topics=topics)
 
 

@@ -72,20 +72,16 @@ def status(call: CommandCall, name: ProjectionName) -> None:
 
 def pause(call: CommandCall, name: ProjectionName) -> None:
     """Stop keeping a projection up to date; its table stays as it is."""
-    from projections.serve.standings import PAUSED
-    from projections.serve.statuses import set_status
+    from projections.run.catalog import PAUSED
 
-    found = set_status(call.lake, name, PAUSED)
-    _answer_status(call, name, found.status, found.generation)
+    _set_status(call, name, PAUSED)
 
 
 def resume(call: CommandCall, name: ProjectionName) -> None:
     """Go on with a paused projection, from where it stopped."""
-    from projections.serve.standings import LIVE
-    from projections.serve.statuses import set_status
+    from projections.run.catalog import LIVE
 
-    found = set_status(call.lake, name, LIVE)
-    _answer_status(call, name, found.status, found.generation)
+    _set_status(call, name, LIVE)
 
 
 def drop(
@@ -94,24 +90,26 @@ def drop(
     yes: Annotated[bool, typer.Option("--yes", help="Really drop it.")] = False,
 ) -> None:
     """Take a projection out of the catalog. Its table's files stay."""
-    from projections.serve.standings import standing
-
-    lake = call.lake
-    standing(lake, name)  # One that is not there wants no confirmation.
     if not yes:
+        from projections.serve.standings import standing
+
+        standing(call.lake, name)  # One that is not there wants no confirmation.
         what = f"{name} would no longer be kept up to date; its table stays"
         call.refuse_unconfirmed(what)
-    # Whether others read it stands in their statements.
-    from lake.tables import Tables
-    from projections.run.catalog import DROPPED, DeployedCatalog
+    from projections.run.catalog import DROPPED
 
-    entry = DeployedCatalog(lake, Tables()).set_status(name, DROPPED)
-    _answer_status(call, name, entry.status, entry.generation)
+    _set_status(call, name, DROPPED)
 
 
-def _answer_status(call: CommandCall, name: str, status: str, generation: int) -> None:
-    document = {"name": name, "status": status, "generation": generation}
-    call.answer(document, text=f"{name} is {status}")
+def _set_status(call: CommandCall, name: str, status: str) -> None:
+    from lake.rows import SmallTables
+    from projections.run.catalog import DeployedCatalog
+    from projections.serve.standings import standing
+
+    standing(call.lake, name)  # It refuses a name that is not deployed.
+    entry = DeployedCatalog(call.lake, SmallTables()).set_status(name, status)
+    document = {"name": name, "status": entry.status, "generation": entry.generation}
+    call.answer(document, text=f"{name} is {entry.status}")
 
 
 MEMBERS = (apply, list_, status, pause, resume, drop)

@@ -98,9 +98,10 @@ def table_retry(call: CommandCall, name: TableName) -> None:
     }
     if name not in held:
         raise NotFound(f"{name} is not held by an error", remedy="penstock table list")
-    from projections.serve.statuses import try_again
+    from lake.rows import SmallTables
+    from projections.run.catalog import DeployedCatalog
 
-    try_again(lake, name)
+    DeployedCatalog(lake, SmallTables()).try_again(name)
     call.answer({"name": name, "retry": True}, text=f"{name} is tried again")
 
 

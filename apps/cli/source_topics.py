@@ -56,9 +56,9 @@ def topic_state(found: Settings, name: str) -> TopicState | None:
 
 def _any_declared(found: Settings) -> bool:
     from lake.rows import SmallTables
-    from projections.serve.standings import SOURCE, live
+    from projections.run.catalog import SOURCE, DeployedCatalog
 
-    return bool(live(Lake.named(found.lake), SmallTables(), SOURCE))
+    return bool(DeployedCatalog(Lake.named(found.lake), SmallTables()).live(SOURCE))
 
 
 def page(documents: Sequence[Mapping[str, Any]], still: Mapping[str, Sequence[Standstill]]) -> str:

@@ -5,8 +5,8 @@ from, and whether it is lost), `source` (a CREATE SOURCE statement), `projection
 PROJECTION statement and its live generation), `retry` (somebody asked for a held table to be tried
 again now), `claim` (another generation is about to take a projection's place: it holds still until
 the time that the text is). Kinds that a later version brings are passed over. The command line
-appends, the pipeline reads: neither needs the other to be up. What reads SQL is loaded when
-statements are read: who only changes a status, or asks for a retry, pays nothing for it.
+appends, the pipeline reads: neither needs the other to be up. Arrow, and what reads SQL, are loaded
+where they are needed: who only lists, changes a status, or asks for a retry, pays nothing for it.
 """
 
 from __future__ import annotations
@@ -14,15 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-import pyarrow as pa
+from arro3.core import DataType, Field, Schema
 
 from kernel.errors import Conflict, NotFound, PenstockError
 from lake.layout import Lake
-from lake.ledger import Ledger
-from lake.table_columns import UTC_MICROS
-from lake.tables import Tables
+from lake.ledger import Handles, Ledger
 from projections.run.captured_tables import CapturedTable, parse_tables
 from schemas.incarnations import Incarnation, parse_incarnation
 from schemas.lake_columns import captured_columns
@@ -31,16 +29,16 @@ if TYPE_CHECKING:
     from projections.sql.statements.declarations import ProjectionDecl, SourceDecl
     from schemas.topic_records import TopicShape
 
-SCHEMA = pa.schema(
+SCHEMA = Schema(
     [
-        ("entry", pa.int64()),
-        ("kind", pa.string()),
-        ("name", pa.string()),
-        ("generation", pa.int32()),
-        ("status", pa.string()),
-        ("text", pa.string()),
-        ("include_late", pa.bool_()),
-        ("at", UTC_MICROS),
+        Field("entry", DataType.int64()),
+        Field("kind", DataType.utf8()),
+        Field("name", DataType.utf8()),
+        Field("generation", DataType.int32()),
+        Field("status", DataType.utf8()),
+        Field("text", DataType.utf8()),
+        Field("include_late", DataType.bool()),
+        Field("at", DataType.timestamp("us", tz="UTC")),
     ]
 )
 
@@ -188,11 +186,23 @@ class Deployment:
         return found
 
 
+class CatalogTables(Handles, Protocol):
+    """Opens the catalog's table: `lake.tables.Tables`, or the light `lake.rows.SmallTables`."""
+
+    def rows(self, path: str) -> list[dict[str, Any]]:
+        """Return all rows of a table, in no order; none where there is no table."""
+        ...
+
+    def version(self, path: str) -> int:
+        """Return a table's version; -1 where there is no table. Cheap."""
+        ...
+
+
 class DeployedCatalog:
     """Reads and appends the catalog of one lake."""
 
     def __init__(
-        self, lake: Lake, tables: Tables, coming: Mapping[str, Entry] | None = None
+        self, lake: Lake, tables: CatalogTables, coming: Mapping[str, Entry] | None = None
     ) -> None:
         """`coming`: projections that are seen as if these entries were deployed already."""
         self._lake = lake
@@ -245,8 +255,7 @@ class DeployedCatalog:
         return texts[-1] if texts else None
 
     def _rows(self) -> list[dict[str, Any]]:
-        rows = self._tables.read(self._lake.catalog)
-        return sorted(rows.to_pylist(), key=lambda r: int(r["entry"])) if rows else []
+        return sorted(self._tables.rows(self._lake.catalog), key=lambda r: int(r["entry"]))
 
     def put(self, entries: Sequence[Entry]) -> None:
         """Deploy several things in one commit, after whatever others deploy at the same moment.
@@ -277,6 +286,14 @@ class DeployedCatalog:
                 for i, entry in enumerate(decided())
             ]
         )
+
+    def live(self, kind: str) -> list[Entry]:
+        """Return what of a kind is neither paused nor dropped, nor lost."""
+        return [each for each in self.entries() if (each.kind, each.status) == (kind, LIVE)]
+
+    def try_again(self, table: str) -> None:
+        """Have the pipeline try a held table again now. Raises `LeaseLost`."""
+        self.put([Entry(kind=RETRY, name=table, generation=1, status=LIVE, text="")])
 
     def set_status(self, name: str, status: str) -> Entry:
         """Pause, resume or drop a projection that is deployed. Its table stays.
@@ -331,8 +348,7 @@ class DeployedCatalog:
 
     def version(self) -> int:
         """Return the catalog's table version; -1 before anything was deployed. Cheap."""
-        table = self._tables.open(self._lake.catalog)
-        return -1 if table is None else table.version()
+        return self._tables.version(self._lake.catalog)
 
     def deployment(self) -> Deployment:
         """Return everything that is deployed and not dropped.

@@ -17,8 +17,9 @@ from kernel.errors import NotFound, PenstockError
 from lake import storage
 from lake.layout import Lake
 from lake.rows import SmallTables
+from projections.run.catalog import LIVE
 from projections.serve.epochs import epoch_at
-from projections.serve.standings import LIVE, TYPED, Standing, standings
+from projections.serve.standings import TYPED, Standing, standings
 
 _LOG = "log/events"
 _OF_LOG = """

@@ -1,6 +1,6 @@
 """How projections and tables stand, for lists: what is deployed, how far it came, what is held.
 
-It reads the same rows as `DeployedCatalog` and `Manifest`, without what loads slowly.
+It reads the same rows as `Manifest`, without what loads slowly.
 """
 
 from __future__ import annotations
@@ -15,26 +15,15 @@ from kernel.positions import Offsets
 from lake.layout import Lake
 from lake.rows import SmallTables
 from pipeline.ddl.held_tables import Held, Hold, held_by_name, held_from_json
+from projections.run.catalog import DROPPED, PROJECTION, DeployedCatalog, Entry
 from projections.serve.epochs import last_epoch
 from projections.serve.lake_tables import row_count
 from projections.serve.projection_lag import EpochsSince
 
-_DEPLOYED = """
-SELECT name, generation, status, text FROM (
-    SELECT *, min(entry) OVER each AS first, max(entry) OVER each AS newest
-    FROM rows WHERE kind = 'projection' WINDOW each AS (PARTITION BY name)
-) WHERE entry = newest AND status <> 'dropped' ORDER BY first
-"""
 _SINK = re.compile(r"\bsink\b\s*=", re.IGNORECASE)
 _NEWEST = """
 SELECT epoch, heads, cuts, progress, end_offsets FROM rows
 WHERE kind = 'committed' AND epoch = {epoch}
-"""
-_LIVE = """
-SELECT name, generation FROM (
-    SELECT *, row_number() OVER (PARTITION BY name ORDER BY entry DESC) AS age
-    FROM rows WHERE kind = '{kind}'
-) WHERE age = 1 AND status = 'live' ORDER BY name
 """
 _RUNS = """
 SELECT name, epoch, held FROM (
@@ -43,9 +32,6 @@ SELECT name, epoch, held FROM (
 ) WHERE age = 1
 """
 
-CAPTURE, PROJECTION, SOURCE, RETRY = "capture", "projection", "source", "retry"
-LIVE, PAUSED = "live", "paused"
-"""Kinds and statuses of the catalog, as `projections.run.catalog` names them."""
 TYPED = "typed"
 """The run of typed tables and histories, as `pipeline.commit.manifest` names it."""
 
@@ -122,22 +108,20 @@ def runs(lake: Lake, tables: SmallTables) -> dict[str, LastRun]:
     }
 
 
-def live(lake: Lake, tables: SmallTables, kind: str) -> dict[str, int]:
-    """Return what of a kind is deployed and neither paused nor dropped, with its generation."""
-    found = tables.select(lake.catalog, _LIVE.format(kind=kind))
-    return {str(row["name"]): int(str(row["generation"])) for row in found}
-
-
 def with_sinks(lake: Lake, tables: SmallTables, *, known: frozenset[str]) -> list[str]:
     """Return the projections that are not dropped and have a sink.
 
     `known` are names that need no look at their statements: to read one takes a second to load.
     """
     return [
-        str(row["name"])
-        for row in tables.select(lake.catalog, _DEPLOYED)
-        if row["name"] in known or _has_sink(str(row["text"]))
+        each.name for each in _deployed(lake, tables) if each.name in known or _has_sink(each.text)
     ]
+
+
+def _deployed(lake: Lake, tables: SmallTables) -> list[Entry]:
+    """Return the projections that are not dropped, in the order of their first deployment."""
+    known = DeployedCatalog(lake, tables).entries()
+    return [each for each in known if each.kind == PROJECTION and each.status != DROPPED]
 
 
 def _has_sink(text: str) -> bool:
@@ -154,23 +138,23 @@ def standings(lake: Lake) -> list[Standing]:
     last = newest(lake, tables)
     # The manifest's notes, not the tables' cursors: a run without new input commits nothing.
     noted = {name: run.epoch for name, run in runs(lake, tables).items()}
-    deployed = tables.select(lake.catalog, _DEPLOYED)
-    epochs = [noted.get(f"projection/{row['name']}/g{row['generation']}") for row in deployed]
+    deployed = _deployed(lake, tables)
+    epochs = [noted.get(f"projection/{each.name}/g{each.generation}") for each in deployed]
     since = EpochsSince(lake, tables, min((epoch or 0 for epoch in epochs), default=0))
     found = []
-    for row, epoch in zip(deployed, epochs, strict=True):
+    for each, epoch in zip(deployed, epochs, strict=True):
         lag = since.behind(epoch or 0)
         found.append(
             Standing(
-                name=str(row["name"]),
-                status=str(row["status"]),
-                generation=int(str(row["generation"])),
+                name=each.name,
+                status=each.status,
+                generation=each.generation,
                 epoch=epoch,
                 newest_epoch=last.epoch if last is not None else 0,
-                rows=row_count(lake, f"projection/{row['name']}"),
+                rows=row_count(lake, f"projection/{each.name}"),
                 lag_events=lag.rows,
                 lag_s=lag.seconds,
-                text=str(row["text"]),
+                text=each.text,
             )
         )
     return found

@@ -20,10 +20,9 @@ from kernel import failpoints
 from kernel.errors import Conflict, Unavailable
 from lake.tables import Tables
 from pipeline.commit.manifest import Manifest
-from projections.run.catalog import CLAIM, CLAIMED_FOR, DROPPED, Deployment
+from projections.run.catalog import CLAIM, CLAIMED_FOR, DROPPED, DeployedCatalog, Deployment
 from projections.run.derived_tables import DerivedTables
 from projections.run.projector import Projector
-from projections.serve.statuses import try_again
 from replay import going_live, swap_commits
 from replay.book import READY, Replay, ReplayBook, State
 from replay.deployment import hold_places
@@ -261,6 +260,6 @@ def test_a_claim_makes_nobody_else_due(load: Load, monkeypatch: pytest.MonkeyPat
     assert {name: (s.epoch, s.due_at) for name, s in load.projecting.states.items()} == states
     assert not tried
     hold(load.made.site, 2)
-    try_again(load.lake, "typed/shop.a")
+    DeployedCatalog(load.lake, Tables()).try_again("typed/shop.a")
     load.projecting.step()
     assert tried, "whoever asks for a held table's retry is heard, also beside a claim"
