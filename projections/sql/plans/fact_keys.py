@@ -6,7 +6,8 @@ groups, and each fact looks up one version at most of a table, by its own column
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Callable, Set
+from functools import partial
 
 from sqlglot import exp
 
@@ -39,14 +40,7 @@ def check_fact_keys(decl: ProjectionDecl, tree: Newest) -> None:
     joins = [node for node in walk(tree) if isinstance(node, Join)]
     for number, join in enumerate(joins):
         _check_lookup(decl, join, scans(join.right)[0], number, _columns_of_facts(tree))
-    kinds = {each.name: each.type for each in tree.columns}
-    for name in tree.keys:
-        if kinds[name] in FLOATING:
-            raise decl.script.refusal(
-                f"key column {name} is a floating-point number",
-                at=_place_of(decl, name),
-                fix=f"Convert it: CAST(… AS DECIMAL(18, 6)) AS {name}.",
-            )
+    check_key_types(decl, tree, partial(_place_of, decl))
     grouped = next((node for node in walk(tree) if isinstance(node, Grouped)), None)
     if grouped is not None:
         _check_groups(decl, tree, grouped)
@@ -54,6 +48,18 @@ def check_fact_keys(decl: ProjectionDecl, tree: Newest) -> None:
     for name in tree.keys:
         if name not in fact_columns(tree.input):
             raise _moving_key(decl, name)
+
+
+def check_key_types(decl: ProjectionDecl, tree: Newest, place: Callable[[str], int]) -> None:
+    """Refuse key columns that are floating-point numbers, at their `place` in the statement."""
+    kinds = {each.name: each.type for each in tree.columns}
+    for name in tree.keys:
+        if kinds.get(name) in FLOATING:
+            raise decl.script.refusal(
+                f"key column {name} is a floating-point number",
+                at=place(name),
+                fix=f"Convert it: CAST(… AS DECIMAL(18, 6)) AS {name}.",
+            )
 
 
 def as_resolved(node: exp.Expr) -> exp.Expr:

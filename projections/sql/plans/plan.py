@@ -44,7 +44,7 @@ from projections.sql.plans.explain import (
     notes_of_rows,
     notes_of_steps,
 )
-from projections.sql.plans.fact_keys import check_fact_keys
+from projections.sql.plans.fact_keys import check_fact_keys, check_key_types
 from projections.sql.plans.key_steps import a_row_for_each_fact, rows_sql
 from projections.sql.rendering.batch import whole
 from projections.sql.rendering.certified import check_arguments, uncertified
@@ -53,7 +53,6 @@ from projections.sql.rendering.totals import adds_doubles
 from projections.sql.statements.declarations import ProjectionDecl
 from projections.sql.words.catalog import Catalog
 from projections.sql.words.collected_refusals import collected
-from projections.sql.words.decimals import FLOATING
 from projections.sql.words.places import too_deep
 
 __all__ = ["Input", "InputKind", "Plan", "Strategy", "plan"]
@@ -86,23 +85,13 @@ def _planned(decl: ProjectionDecl, catalog: Catalog) -> Plan:
     if one_step:
         check_fact_keys(decl, read)
     else:
-        _check_key(decl, tree)
+        check_key_types(decl, tree, lambda _: decl.key_at)
         check_arguments(decl.script, read)
     check_truths(decl.script, read)
     check_elements(decl, tree)
     check_maps(decl, read)
     check_voids(decl, read)
     return _of_one_step(decl, read, tree) if one_step else _of_steps(decl, tree)
-
-
-def _check_key(decl: ProjectionDecl, tree: Newest) -> None:
-    for column in tree.columns:
-        if column.name in tree.keys and column.type in FLOATING:
-            raise decl.script.refusal(
-                f"key column {column.name} is a floating-point number",
-                at=decl.key_at,
-                fix=f"Convert it: CAST(… AS DECIMAL(18, 6)) AS {column.name}.",
-            )
 
 
 def _of_one_step(decl: ProjectionDecl, read: Newest, tree: Newest) -> Plan:
