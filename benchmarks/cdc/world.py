@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -64,7 +64,6 @@ class World:
     dsn: str
     progress: Callable[[str], None]
     captured: tuple[str, ...] = ()
-    _pids: dict[str, int] = field(default_factory=dict)
 
     @property
     def lake(self) -> Lake:

@@ -36,7 +36,6 @@ CREATE TABLE elsewhere (what text);
 """
 BEAT = "SELECT pg_logical_emit_message(false, 'penstock.heartbeat', '')"
 """What the connector sends every five seconds."""
-OTHERS_WRITE = "INSERT INTO elsewhere SELECT repeat('x', 1000) FROM generate_series(1, 4000)"
 MEGABYTE = 1024**2
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -187,12 +187,3 @@ class TopicStream:
         """Return rows of a table of the lake, sorted."""
         found = Tables().read(self.lake.path(name), columns=list(columns))
         return [] if found is None else sorted(tuple(row.values()) for row in found.to_pylist())
-
-    def until_projected(self, done: Callable[[], bool], what: str) -> None:
-        """Bring everything derived forward until something holds."""
-
-        def look() -> bool:
-            self.projecting.step()
-            return done()
-
-        until(look, what)

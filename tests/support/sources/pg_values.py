@@ -105,7 +105,6 @@ FLOATS = st.one_of(
     st.sampled_from([0.0, -0.0, 1e15, 1e14, 123456789012345.6, 1e-4, 1e-5, 1e16, -1e22, 5e-324]),
 ).map(repr)
 FLOATS_4 = st.floats(width=32).map(repr)
-FINITE = st.floats(allow_nan=False, allow_infinity=False).map(repr)
 SMALL = st.floats(-1e6, 1e6, allow_nan=False).map(repr)
 POINT = _joined("({},{})", FLOATS, FLOATS)
 SMALL_POINT = _joined("({},{})", SMALL, SMALL)
