@@ -19,7 +19,7 @@ from replay.book import (
 from replay.copies import is_in_place
 from replay.generation_names import stable_name
 from replay.generations import generation_path, live_app
-from replay.subject import Site
+from replay.subject import Site, entry_of
 from replay.swap_place import is_taken_back
 
 ABANDONED_AFTER = timedelta(seconds=30)
@@ -64,14 +64,20 @@ def cancel(site: Site, name: str, *, generation: int | None = None) -> Replay:
                 f"generation {replay.generation} of {name} is being rolled back",
                 remedy="Where that was interrupted, give the same command again in a minute.",
             )
+        if not _is_live(site, replay):
+            raise Conflict(
+                f"the swap of generation {replay.generation} of {name} is being given up, or that "
+                "was interrupted",
+                remedy=f"Finish it: {command_of(replay)}",
+            )
         return give_up_rollback(site, replay)
     _refuse_the_table(site, replay)
     if replay.state is State.SWAPPING:
         raise Conflict(
             f"generation {replay.generation} of {name} is being swapped, or its swap was "
             "interrupted",
-            remedy=f"Finish it: {command_of(replay)}; then, to go back: "
-            f"penstock replay rollback {name}",
+            remedy=f"Finish it: {command_of(replay)}; or give it up: penstock replay rollback "
+            f"{name}, and then this command again",
         )
     was = {"was": replay.state.value}
     open_ = (*UNFINISHED, *READY)
@@ -93,8 +99,14 @@ def give_up_rollback(site: Site, replay: Replay) -> Replay:
             remedy=f"Finish it: penstock replay rollback {replay.name}",
         )
     detail = {name: told for name, told in replay.detail.items() if name != CLAIM}
+    # A swap that died behind its commit is as it was before: readers by name do not know it yet.
+    state = State.SWAPPED if _is_live(site, replay) else State.SWAPPING
     book = ReplayBook(site.lake, site.tables)
-    return book.record(replay.now(State.SWAPPED, detail=detail), after=(State.ROLLING_BACK,))
+    return book.record(replay.now(state, detail=detail), after=(State.ROLLING_BACK,))
+
+
+def _is_live(site: Site, replay: Replay) -> bool:
+    return entry_of(site, replay.name).generation == replay.generation
 
 
 def _refuse_the_table(site: Site, replay: Replay) -> None:
@@ -112,7 +124,7 @@ def _refuse_the_table(site: Site, replay: Replay) -> None:
     raise Conflict(
         f"generation {replay.generation} of {replay.name} is the table already; its swap was "
         "interrupted",
-        remedy=f"Finish it: {command_of(replay)}; then, to go back: "
+        remedy=f"Finish it: {command_of(replay)}; or take it back: "
         f"penstock replay rollback {replay.name}",
     )
 

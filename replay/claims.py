@@ -49,7 +49,8 @@ class PlaceClaim:
         try:
             self.hold(replays, begun=begun)
         except _STOPS:
-            self.give_back(claimed, replays)
+            with contextlib.suppress(Conflict):
+                self.give_back(claimed, replays)
             raise
         return claimed
 
@@ -103,22 +104,21 @@ class PlaceClaim:
             raise
 
     def give_back(self, claimed: Sequence[Replay], replays: Sequence[Replay]) -> list[Replay]:
-        """Give claims back after a commit that was not made, unless another one took them over.
+        """Give claims back after a commit that was not made, all of them by one commit.
 
-        All of them by one commit; return what they are then. The live runners still hold still, for
-        the next attempt. What a crash left claimed stays so: whoever left it may still be about to
-        commit.
+        Returns what they are then. The live runners still hold still, for the next attempt. What a
+        crash left claimed stays so: whoever left it may still be about to commit. Raises `Conflict`
+        where another process took them over: it may have given up what was claimed.
         """
         given = [
             mine if replay.state is self.state else mine.now(replay.state, detail=replay.detail)
             for mine, replay in zip(claimed, replays, strict=True)
         ]
         back = [(now, mine) for now, mine in zip(given, claimed, strict=True) if now is not mine]
-        with contextlib.suppress(Conflict):
-            self.book.record_all(
-                [(now, (self.state,)) for now, _ in back],
-                claims=[str(mine.detail[CLAIM]) for _, mine in back],
-            )
+        self.book.record_all(
+            [(now, (self.state,)) for now, _ in back],
+            claims=[str(mine.detail[CLAIM]) for _, mine in back],
+        )
         return given
 
     def let_go(self) -> None:

@@ -184,7 +184,12 @@ def _about_to_go_live(replay: Replay) -> tuple[str, str, str]:
         )
         return replay.base_text, why, command
     why = f"whose generation {generation} is being swapped, or its swap was interrupted"
-    return replay.text, why, command_of(replay)
+    names = " ".join(sorted(replay.together)) or name
+    return (
+        replay.text,
+        why,
+        f"{command_of(replay)}; or, to give it up, penstock replay rollback {names}",
+    )
 
 
 def _decided(

@@ -5,6 +5,7 @@ Readers by name follow the catalog: whatever is deployed here by one commit they
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -225,6 +226,19 @@ def _deployed(site: Site, going: GoingLive) -> list[Entry]:
     refuse_taken_back(stable, replay, generation)
     deploy = replace(entry, generation=generation, text=going.text, include_late=going.include_late)
     return [deploy, *over]
+
+
+def overtaken(book: ReplayBook, done: Sequence[Replay]) -> None:
+    """Give up swaps of other generations that died before their commits: these are the tables.
+
+    They cannot go live any more, and a rollback would take them for what was swapped last.
+    """
+    for each in done:
+        for other in book.of(each.name):
+            alone = other.state is State.SWAPPING and not other.together
+            if alone and other.generation != each.generation:
+                with contextlib.suppress(Conflict):  # Somebody gave it up at the same moment.
+                    book.record(other.now(State.BUILT), after=(State.SWAPPING,))
 
 
 def await_input(site: Site, replay: Replay, live: Epoch) -> None:

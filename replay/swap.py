@@ -52,6 +52,7 @@ from replay.going_live import (
     before_swap,
     forward,
     go_live,
+    overtaken,
     refuse_another,
     refuse_part,
     refuse_replaced,
@@ -62,9 +63,11 @@ from replay.going_live import (
 from replay.subject import Site, declaration, entry_of
 from replay.swap_commits import (
     GOES_ON,
+    BeforeSwap,
     Swapped,
     became_the_table,
     committed,
+    keep_off,
     noted,
     swapped,
     taken_back,
@@ -114,6 +117,7 @@ def swap_set(
     failpoints.hit(failpoints.REPLAY_AFTER_LIVE)
     versions = {each.name: version_of(site, each.name, each.generation) for each in done}
     book.record_all([(swapped(book, each, versions[each.name]), GOES_ON) for each in done])
+    overtaken(book, done)
     return [became_the_table(each, versions[each.name]) for each in done]
 
 
@@ -121,11 +125,12 @@ def rollback_set(site: Site, members: Sequence[Replay]) -> list[Swapped]:
     """Take generations of projections back to those before them, at once for readers by name.
 
     Each table is what it was at the swap; the live runners then bring them up from their own
-    epochs. Of several they may be such as a swap that was interrupted has claimed: those that
-    became no table are built ones again. Raises `NotFound` where a table of that moment is not kept
-    any more or about to go: a rollback that died before is given up then. Raises `Conflict` when a
-    live generation keeps committing, and where a query that comes back does not go with what was
-    deployed since. Nothing was changed then.
+    epochs. They may be such as a swap that was interrupted has claimed: those that became no table
+    are built ones again, and nothing is returned of them. Raises `NotFound` where a table of that
+    moment is not kept any more or about to go: a rollback that died before is given up then. Raises
+    `Conflict` when a live generation keeps committing, where a query that comes back does not go
+    with what was deployed since, and where another process has finished it. Nothing was changed
+    then.
     """
     book = ReplayBook(site.lake, site.tables)
     members = still_placed(site, book, members)
@@ -158,6 +163,9 @@ def _take_back(site: Site, claim: PlaceClaim, first: Sequence[Replay]) -> None:
         # and without columns that another one may read since: the claim looks.
         claimed = claim.take(replays, begun=_any_taken_back(site, first))
         with claim.unless(lambda: _any_taken_back(site, first), claimed, first):
+            for each in replays:
+                if not is_the_table(site, each):
+                    keep_off(site, each)
             befores = _befores(site, replays)
             if all(_restored(site, each, befores.get(each.name)) for each in replays):
                 return
@@ -290,27 +298,28 @@ def _any_taken_back(site: Site, replays: Sequence[Replay]) -> bool:
     return any(is_taken_back(site, each) for each in replays)
 
 
-def _befores(site: Site, replays: Sequence[Replay]) -> Mapping[str, DeltaTable]:
+def _befores(site: Site, replays: Sequence[Replay]) -> Mapping[str, BeforeSwap]:
     """Return the tables of before that are to come back. Raises `NotFound` where one is gone."""
     found = {}
     for each in replays:
-        if not is_the_table(site, each) or is_taken_back(site, each):
-            continue
         path = site.lake.path(f"projection/{each.name}")
-        found[each.name] = before_swap(DeltaTable(path), path, each)
-        refuse_going(site, found[each.name], each)
+        stable = DeltaTable(path)
+        if stable.transaction_version(live_app(each.name, each.generation)) in (None, CLOSED):
+            continue
+        before = before_swap(stable, path, each)
+        refuse_going(site, before, each)
+        found[each.name] = BeforeSwap(stable=stable, before=before)
     return found
 
 
-def _restored(site: Site, replay: Replay, before: DeltaTable | None) -> bool:
+def _restored(site: Site, replay: Replay, found: BeforeSwap | None) -> bool:
     """Make a table what it was before, if it is to be; say whether the live one was not faster."""
-    if before is None:
+    if found is None:
         return True
     failpoints.hit(failpoints.REPLAY_AFTER_CLAIM)
-    path = site.lake.path(f"projection/{replay.name}")
-    if not taken_back(site, DeltaTable(path), before, replay):
+    if not taken_back(site, found.stable, found.before, replay):
         return False
-    site.tables.forget(path)
+    site.tables.forget(site.lake.path(f"projection/{replay.name}"))
     failpoints.hit(failpoints.REPLAY_AFTER_SWAP)
     return True
 

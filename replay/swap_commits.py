@@ -13,7 +13,10 @@ from deltalake import DeltaTable
 from kernel import failpoints
 from kernel.errors import LeaseLost, Unavailable
 from kernel.positions import DeltaVersion, Epoch
+from kernel.retry import Backoff, retrying
+from lake.datasets import schema_of
 from lake.tables import TableAt
+from lake.writer import ArrowWriter, Guard
 from pipeline.commit.manifest_rows import Projected
 from replay.book import READY, REASON, TOGETHER, Replay, ReplayBook, State
 from replay.generations import (
@@ -41,6 +44,14 @@ class Swapped:
     replaced: int
     epoch: Epoch
     version: DeltaVersion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeforeSwap:
+    """A table that a generation became, at one look, and the version that it is to be again."""
+
+    stable: DeltaTable
+    before: DeltaTable
 
 
 def became_the_table(replay: Replay, version: DeltaVersion) -> Swapped:
@@ -113,6 +124,23 @@ def committed(site: Site, place: SwapPlace, epoch: Epoch) -> bool:
         if not is_the_table(site, replay):
             raise
     return True
+
+
+def keep_off(site: Site, replay: Replay) -> None:
+    """Let no swap that has looked at the table commit to it any more: its swap is given up.
+
+    It commits on top of the version that it looked at, or not at all. This is one more version, of
+    the same rows. Whoever looks later finds the claim of who gives it up.
+    """
+    path = site.lake.path(f"projection/{replay.name}")
+    app_id = f"{live_app(replay.name, replay.generation)}/given-up"
+
+    def committed_once_more() -> None:
+        stable = DeltaTable(path)
+        guard = Guard(app_id, Epoch(stable.version() + 1))
+        ArrowWriter(site.tables).append(path, schema_of(stable).empty_table(), guard)
+
+    retrying(committed_once_more, backoff=Backoff())  # The live runner may commit at this moment.
 
 
 def taken_back(site: Site, stable: DeltaTable, before: DeltaTable, replay: Replay) -> bool:

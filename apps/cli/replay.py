@@ -284,17 +284,24 @@ def rollback_(call: CommandCall, names: Names) -> None:
     """Make the generation before the live one the table again, as it was at the swap.
 
     The pipeline then brings it up to date, from its own epoch. What was swapped together is taken
-    back together, also where that swap was interrupted.
+    back together. A swap that was interrupted is given up, or taken back where it came to a table.
     """
-    from replay.book import State
+    from replay.book import READY, State
 
     failpoints.arm_from_environment()
     found = call.settings
-    members = _members(found, names, State.SWAPPED, State.ROLLING_BACK)
+    members = _members(found, names, State.SWAPPED, State.ROLLING_BACK, State.SWAPPING)
     from replay.swap import rollback_set
 
     done = rollback_set(site_of(found, fields=False), members)
-    _answer_swapped(call, done, several=len(members) > 1)
+    if done or len(members) > 1:
+        _answer_swapped(call, done, several=len(members) > 1)
+        return
+    (given_up,) = members
+    name, number = given_up.name, given_up.generation
+    built = book_of(found, name).newest(name, *READY, generation=number)
+    told = f"generation {number} of {name} did not become the table"
+    call.answer(document(built), text=f"{told}: its swap is given up, and nothing was changed")
 
 
 def cancel_(

@@ -25,7 +25,7 @@ from replay.cancel import cancel
 from replay.generations import live_app
 from replay.planning import next_generation
 from tests.support.lake.swapped_report import NAME, SwappedReport
-from tests.support.lake.swaps import rollback, swap
+from tests.support.lake.swaps import swap, taken_back
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +76,7 @@ class World(SwappedReport):
                 case "swap":
                     swap(self.site, NAME, self.catch_up, generation=generation)
                 case "rollback":
-                    rollback(self.site, NAME)
+                    taken_back(self.site, NAME)
                 case _:
                     cancel(self.site, NAME)
 

@@ -30,6 +30,12 @@ def swap(
 
 def rollback(site: Site, name: str) -> Swapped:
     """Make the generation before the live one the table again."""
-    book = ReplayBook(site.lake, site.tables)
-    (done,) = rollback_set(site, [book.newest(name, State.SWAPPED, State.ROLLING_BACK)])
+    (done,) = taken_back(site, name)
     return done
+
+
+def taken_back(site: Site, name: str) -> list[Swapped]:
+    """Take the newest swap back, or give it up where it came to no table: then nothing is told."""
+    book = ReplayBook(site.lake, site.tables)
+    states = State.SWAPPED, State.ROLLING_BACK, State.SWAPPING
+    return rollback_set(site, book.set_of([name], *states))
