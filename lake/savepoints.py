@@ -188,15 +188,21 @@ class SavepointBook:
             self._tables.forget(self._path)
         return removed
 
-    def expire(self, now: datetime | None = None) -> list[str]:
-        """Drop what has expired, was left by a crash, or was not dropped to the end; name it."""
+    def expire(
+        self, now: datetime | None = None, *, needed: Callable[[], Collection[str]] = tuple
+    ) -> list[str]:
+        """Drop what has expired, was left by a crash, or was not dropped to the end; name it.
+
+        What has expired is kept while its id is `needed`.
+        """
         self._removals.forget_done()
         now = now or datetime.now(UTC)
         dropped = []
         for savepoint in self.all():
             # One whose taker stood still may be kept by now.
             with suppress(Conflict):
-                if is_due(savepoint, now):
+                kept = savepoint.state is SavepointState.KEPT
+                if is_due(savepoint, now) and not (kept and savepoint.id in needed()):
                     self.drop(savepoint)
                     dropped.append(savepoint.name)
         return dropped

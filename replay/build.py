@@ -314,7 +314,8 @@ class Builder:
             course.wait()
             if course.pausing:
                 return course.paused()
-            many = self._next(course, whole)
+            with needing(replay):
+                many = self._next(course, whole)
             course.finished(course.running_s, many)
         group = f"replay-{replay.name}-{replay.generation}-finish"
         with watched(self._spark, group, course.tick, self._builds.work):

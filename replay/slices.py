@@ -23,7 +23,7 @@ from projections.run.relations import LakeCatalog
 from projections.run.targets import Target
 from projections.sql.plans.plan import Plan
 from replay.bases import Base
-from replay.book import CLAIM
+from replay.book import CLAIM, UNFINISHED, Replay, ReplayBook
 from replay.carried_keys import computed_whole, sliceable
 from replay.generations import slices_app
 from schemas.identifiers import spark_name
@@ -166,6 +166,16 @@ def build_of(detail: Mapping[str, object]) -> SlicedBuild | None:
         strides=kept.get("strides", False),
         read=kept.get("read", {}),
     )
+
+
+def builds_by_savepoint(book: ReplayBook) -> dict[str, Replay]:
+    """Return the builds that run or rest and begin with the rows of a savepoint, by its id."""
+    found = {}
+    for replay in book.all():
+        build = build_of(replay.detail) if replay.state in UNFINISHED else None
+        if build is not None and build.base is not None and build.base.savepoint is not None:
+            found[build.base.savepoint] = replay
+    return found
 
 
 def slicing_of(

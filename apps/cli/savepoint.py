@@ -12,10 +12,11 @@ import typer
 from apps.cli.commands import CommandCall, commands
 from apps.cli.output import table
 from kernel.clock import moment_of
-from kernel.errors import InvalidRequest
+from kernel.errors import Conflict, InvalidRequest
 from kernel.positions import Epoch
 
 if TYPE_CHECKING:
+    from lake.layout import Lake
     from lake.savepoint_states import Savepoint
     from projections.serve.savepoints import Cost
 
@@ -43,10 +44,13 @@ def create_(
     Read it with `query --savepoint NAME`. Repeating the command changes nothing. No copy is made:
     files of the lake stay that would go otherwise.
     """
-    from lake.savepoint_states import refuse_name
+    from lake.savepoint_states import refuse_name, savepoints_of
 
     refuse_name(name)
     lake, moment, expires_at = call.made_lake, moment_of(at), _after(expires)
+    for each in savepoints_of(lake):
+        if each.name == name and each.expires_at and each.expires_at <= datetime.now(UTC):
+            _refuse_needed(lake, each)  # Taking the name anew drops what has expired.
     # It writes down the files of every table, in Arrow's form.
     from projections.serve.savepoints import create
 
@@ -92,16 +96,35 @@ def list_(call: CommandCall) -> None:
 
 
 def drop_(call: CommandCall, name: Name) -> None:
-    """Drop a savepoint. Its files go as those of any old version do."""
+    """Drop a savepoint. Its files go as those of any old version do.
+
+    One that a build begins with stays until that is built or cancelled; if it expires, too.
+    """
     from lake.savepoint_states import kept_as
 
     lake = call.made_lake
-    kept_as(lake, name)  # One that is not there is refused before Arrow loads.
+    found = kept_as(lake, name)  # One that is not there is refused before Arrow loads.
+    _refuse_needed(lake, found)
     from projections.serve.savepoints import drop
 
     dropped, removed = drop(lake, name)
     text = f"savepoint {name} of epoch {dropped.epoch} is dropped; {removed} files went at once"
     call.answer(_document(dropped) | {"removed_files": removed}, text=text)
+
+
+def _refuse_needed(lake: Lake, savepoint: Savepoint) -> None:
+    """Raise `Conflict` for a savepoint whose rows a build begins with that is not finished."""
+    from lake.rows import SmallTables
+    from replay.book import ReplayBook
+    from replay.slices import builds_by_savepoint
+
+    build = builds_by_savepoint(ReplayBook(lake, SmallTables())).get(savepoint.id)
+    if build is not None:
+        raise Conflict(
+            f"generation {build.generation} of {build.name} begins with savepoint "
+            f"{savepoint.name}, and is {build.state}",
+            remedy=f"Wait until it is built, or give it up: penstock replay cancel {build.name}",
+        )
 
 
 def _document(found: Savepoint) -> dict[str, object]:

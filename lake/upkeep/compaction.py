@@ -18,7 +18,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -244,12 +244,14 @@ class Upkeep:
         derived: Callable[[], Iterable[str]] = tuple,
         prune: Callable[[], object] = tuple,
         leftovers: Callable[[], object] = tuple,
+        needed: Callable[[], Collection[str]] = tuple,
         large: LargeCompaction | None = None,
     ) -> None:
         """`derived` names the typed, history and projection tables; for the vacuum only.
 
         `prune` removes rows that are too old, before each vacuum; `leftovers` what generations
-        left, as often. `current_bytes` is what old versions of `current` tables take at most; None
+        left, as often. `needed`: ids of savepoints that stay though they have expired.
+        `current_bytes` is what old versions of `current` tables take at most; None
         for no bound. `large` compacts much.
         """
         self._lake = lake
@@ -260,7 +262,7 @@ class Upkeep:
         self._savepoints = SavepointBook(lake, self._tables)
         self._at: Mapping[str, TableAt] = {}
         self._derived = derived
-        self._prune, self._leftovers = prune, leftovers
+        self._prune, self._leftovers, self._needed = prune, leftovers, needed
         self._large = large
         self.troubles: dict[str, str] = {}
         """What could not be done the last time, by the kind of work or the table."""
@@ -319,7 +321,7 @@ class Upkeep:
         with self._of("epochs"):
             self._prune()
         with self._of("savepoints"):
-            self._savepoints.expire()
+            self._savepoints.expire(needed=self._needed)
         for name, at in self._kept().items():
             if self._stop.is_set():
                 break
