@@ -18,7 +18,7 @@ from functools import partial
 
 from benchmarks.harness import Context, Figures, Result, whole_numbers
 from benchmarks.operators.queries import statements
-from benchmarks.operators.world import OperatorWorld
+from benchmarks.operators.world import LATE_PART, OperatorWorld
 from lake.layout import Lake
 
 NAME = "operators"
@@ -50,6 +50,9 @@ def add_options(parser: ArgumentParser) -> None:
         help="which ones; all when left out",
     )
     group.add_argument("--operators-changed", type=int, default=2_000, help="rows of a run (2,000)")
+    group.add_argument(
+        "--operators-late", type=float, default=LATE_PART, help="part of any time there was (0.05)"
+    )
     group.add_argument("--operators-runs", type=int, default=5, help="that count (5)")
 
 
@@ -106,6 +109,7 @@ def _trial(context: Context, world: OperatorWorld, name: str) -> dict[str, objec
     options, folder = context.options, context.folder / "trial"
     copied = world.copied(folder)
     words = (copied.lake.root, world.rows, name, options.operators_changed, options.operators_runs)
+    words = (*words, options.operators_late)
     try:
         told = subprocess.run(
             [

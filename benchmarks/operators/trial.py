@@ -1,6 +1,6 @@
 """One projection behind one length of history, in a process of its own, and what its runs took.
 
-`python -m benchmarks.operators.trial LAKE ROWS NAME CHANGED RUNS SCRATCH` prints a line of JSON.
+`python -m benchmarks.operators.trial LAKE ROWS NAME CHANGED RUNS LATE SCRATCH` prints JSON.
 The first run builds the table, the second one makes what is kept between runs; two more are for
 warming up. Then each figure is the median of the runs that count.
 """
@@ -52,9 +52,9 @@ class _Spent(NamedTuple):
     state_bytes: int
 
 
-def main(lake: str, rows: str, name: str, changed: str, runs: str, scratch: str) -> None:
+def main(lake: str, rows: str, name: str, changed: str, runs: str, late: str, scratch: str) -> None:
     """Run a projection over what comes, run by run."""
-    world = OperatorWorld(Lake.at(Path(lake)), int(rows))
+    world = OperatorWorld(Lake.at(Path(lake)), int(rows), late_part=float(late))
     tables, spark = Tables(), SparkOnDemand(lambda: _session(scratch))
     projector = Projector(
         spark,

@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +34,7 @@ LOGS = {"typed/events.account.paid": 1.0, "typed/events.account.done": 0.25}
 TABLES = {"shop.public.rates": "account", "shop.public.kinds": "id"}
 SHOPS, KINDS, PER_ACCOUNT = 1_000, 1_000, 20
 LATE_PART = 0.05
+"""Of what comes, so much is of any time there was."""
 _APART_US = 2_592_000
 """Between two payments: a million in thirty days."""
 _RECENT_US = 3_600_000_000
@@ -43,12 +44,13 @@ _Numbers = npt.NDArray[np.int64]
 
 @dataclass(slots=True)
 class OperatorWorld:
-    """A lake with so many payments. `came` epochs came behind them."""
+    """A lake with so many payments. `came` epochs came behind them, a part of each is late."""
 
     lake: Lake
     rows: int
     tables: Tables = field(default_factory=Tables)
     came: int = 1
+    late_part: float = LATE_PART
 
     @property
     def accounts(self) -> int:
@@ -87,7 +89,7 @@ class OperatorWorld:
     def copied(self, folder: Path) -> OperatorWorld:
         """Return the same in another folder, for one projection: files that nobody writes to."""
         shutil.copytree(self.lake.root, folder, copy_function=os.link)
-        return OperatorWorld(Lake.at(folder), self.rows)
+        return replace(self, lake=Lake.at(folder), tables=Tables())
 
     def change(self, count: int) -> Epoch:
         """Let so many payments come, and a quarter of that of the others; a few rates change."""
@@ -98,7 +100,7 @@ class OperatorWorld:
             numbers = self.rows + self.came * count + np.arange(int(count * part))
             recent = self.ends_us + self.came * _RECENT_US
             times = recent + chance.integers(0, _RECENT_US, numbers.size)
-            late = chance.random(numbers.size) < LATE_PART
+            late = chance.random(numbers.size) < self.late_part
             times[late] = chance.integers(0, self.ends_us, int(late.sum()))
             facts = self._facts(numbers, times, chance, self.came)
             writer.append(self.lake.path(name), facts, Guard(name, Epoch(1_000_000 + epoch)))

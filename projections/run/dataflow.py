@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from kernel.errors import ContractViolation
 from projections.run.added_groups import AddedOperator
+from projections.run.changing_groups import ChangingOperator
 from projections.run.database import MEMORY_BYTES, ORDER_TYPES, TEXT, Database, arrow_type, types_of
 from projections.run.duckdb_functions import register_called
 from projections.run.key_parts import KeyPart, by_parts, listed_keys
@@ -46,6 +47,7 @@ from projections.sql.operators.tree import (
     walk,
 )
 from projections.sql.plans.adding import known_of_facts
+from projections.sql.plans.changing_groups import changing_of
 from projections.sql.rendering.batch import keyed, listed, mapped, names, united, windowed
 from projections.sql.rendering.explosion_text import exploded
 
@@ -204,10 +206,8 @@ class Dataflow:
                 made = FinalOperator(self._database, len(self._operators), node, below)
                 self._finals.append(made)
                 return self._started(made)
-            case Grouped() if (known := known_of_facts(node)) is not None:
-                below = self._changes_of(known.of_facts.input)
-                number = len(self._operators)
-                return self._started(AddedOperator(self._database, number, node, known, below))
+            case Grouped() if (added := self._by_what_is_new(node)) is not None:
+                return self._started(added)
             case Grouped() | Sessions() | Over() | Match() | Newest():
                 below = self._changes_of(node.input)
                 number = len(self._operators)
@@ -218,6 +218,17 @@ class Dataflow:
                 return self._started(recomputed)
             case _:
                 assert_never(node)
+
+    def _by_what_is_new(self, node: Grouped) -> Operator | None:
+        """Return the operator of groups that are not computed from all rows of theirs."""
+        known, changing = known_of_facts(node), changing_of(node)
+        if known is not None:
+            below = self._changes_of(known.of_facts.input)
+            return AddedOperator(self._database, len(self._operators), node, known, below)
+        if changing is not None:
+            below = self._changes_of(changing.totals.of_facts.input)
+            return ChangingOperator(self._database, len(self._operators), node, changing, below)
+        return None
 
     def _started(self, operator: Operator) -> str:
         operator.start()

@@ -12,7 +12,7 @@ from projections.run.key_parts import KeyPart, by_parts
 from projections.run.sorted_runs import SortedRuns, as_they_are
 from projections.sql.operators.shape import ORDER
 from projections.sql.operators.tree import Node
-from projections.sql.rendering.batch import names
+from projections.sql.words.catalog import Column
 from projections.sql.words.decimals import FLOATING
 
 SMALL_ROWS = 20_000
@@ -41,8 +41,13 @@ class Listed:
     @classmethod
     def of(cls, node: Node, *more: str) -> Listed:
         """Return a node's columns, and `more`."""
-        columns = ", ".join([*map(TEXT.name, names(node)), *more])
-        floating = (TEXT.name(each.name) for each in node.columns if each.type in FLOATING)
+        return cls.of_columns(node.columns, *more)
+
+    @classmethod
+    def of_columns(cls, found: Sequence[Column], *more: str) -> Listed:
+        """Return some columns, and `more`."""
+        columns = ", ".join([*(TEXT.name(each.name) for each in found), *more])
+        floating = (TEXT.name(each.name) for each in found if each.type in FLOATING)
         zeros = "".join(f", ({name} = 0 AND signbit({name}))" for name in floating)
         return cls(columns, f"{columns}{zeros}")
 

@@ -22,6 +22,7 @@ from projections.sql.statements.parse import parse_script
 from projections.sql.words.catalog import Column, MemoryCatalog, Relation
 from tests.integration.test_sql_spark import SparkEngine
 from tests.property.test_sql_table_faults import crowd
+from tests.support.oracles.changing_projections import CHANGING, PLACED
 from tests.support.oracles.element_projections import ELEMENTS, OF_TABLES
 from tests.support.oracles.flow_projections import FLOWS
 from tests.support.oracles.further_projections import FURTHER as MORE
@@ -74,7 +75,7 @@ def world() -> World:
     return World(facts=facts, readings=readings)
 
 
-CASES = {**REGIONS, **MORE, **PATTERNS, **ELEMENTS, **FLOWS}
+CASES = {**REGIONS, **CHANGING, **PLACED, **MORE, **PATTERNS, **ELEMENTS, **FLOWS}
 SHOPS = {**SHOP_CASES, **OF_TABLES}
 TABLES = (
     "elements of a table",

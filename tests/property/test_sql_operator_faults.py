@@ -17,6 +17,8 @@ from projections.sql.operators.tree import (
     Sessions,
     walk,
 )
+from projections.sql.plans.adding import known_of_facts
+from projections.sql.plans.changing_groups import changing_of
 from tests.property import test_sql_final, test_sql_table_faults
 from tests.property.test_sql_region_faults import BY_PAIRS, BY_REGION, CASES, SEEDS, SUMS, holds
 from tests.support.oracles.final_projections import FINAL
@@ -38,7 +40,7 @@ RECOMPUTED_ANEW = {"groups", "over a span of time", "over a partition", "session
 
 def region_named(node: Node) -> str | None:
     match node:
-        case Grouped():
+        case Grouped() if known_of_facts(node) is None and changing_of(node) is None:
             return "groups"
         case Newest() if not node.unique:
             return "newest"

@@ -15,6 +15,7 @@ from projections.run.regions import Recomputed, Region, region_of
 from projections.run.sorted_runs import SortedRuns
 from projections.sql.operators.tree import Call, Function
 from projections.sql.rendering.duckdb_text import DuckText
+from tests.support.oracles.changing_projections import CHANGING, PLACED
 from tests.support.oracles.choice_projections import CHOSEN
 from tests.support.oracles.pattern_projections import PATTERNS
 from tests.support.oracles.range_projections import RANGES
@@ -22,9 +23,8 @@ from tests.support.oracles.region_projections import CASES as REGIONS
 from tests.support.oracles.region_world import Kept, tree_of
 from tests.support.oracles.sql_world import Fact, Reading, Row, World, canonical
 
-CASES = {**REGIONS, **PATTERNS, **RANGES, **CHOSEN}
+CASES = {**REGIONS, **PATTERNS, **RANGES, **CHOSEN, **CHANGING, **PLACED}
 BY_REGION = (
-    "hopping, then by window",
     "sessions",
     "over a range",
     "over rows",
@@ -32,7 +32,7 @@ BY_REGION = (
     "ranks",
     "count windows",
     "union",
-    "rows that move between groups",
+    *PLACED,
     *PATTERNS,
     *RANGES,
 )
@@ -200,7 +200,7 @@ def test_a_match_that_reaches_over_the_bound_is_made_again(monkeypatch: pytest.M
 
 
 _TOTAL = DuckText.total
-SUMS = ("sessions", "over a range", "range on both sides", "over rows", "count windows")
+SUMS = ("sessions", "over a range", "range on both sides", "over rows", *PLACED)
 
 
 @pytest.mark.parametrize("name", SUMS)

@@ -17,6 +17,7 @@ from projections.run.dataflow import Dataflow
 from projections.run.operators import JoinOperator, RecomputedOperator
 from projections.sql.rendering.certified import uncertified
 from tests.support.oracles.asked_projections import ASKED
+from tests.support.oracles.changing_projections import CHANGING, PLACED
 from tests.support.oracles.choice_projections import CHOSEN, RANKED
 from tests.support.oracles.element_projections import ELEMENTS, KEPT_BY_KEYS
 from tests.support.oracles.flow_projections import FLOWS
@@ -49,6 +50,7 @@ def compacted_often() -> Iterator[None]:
 
 STEPS = {**REGIONS, **FURTHER, **PATTERNS, **ELEMENTS, **FLOWS}
 CASES = {**STEPS, **CHOSEN, **RANKED, **UNEQUAL, **RANGES, **SPELLED, **WRITTEN, **ASKED}
+CASES |= {**CHANGING, **PLACED}
 LOST = st.sampled_from([None, 1, 2, 3])
 
 

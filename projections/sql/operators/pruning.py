@@ -14,6 +14,7 @@ from sqlglot import exp
 
 from projections.sql.operators.explosion_places import sunk
 from projections.sql.operators.formulas import columns_of
+from projections.sql.operators.group_places import with_places
 from projections.sql.operators.resolving import used
 from projections.sql.operators.shape import END
 from projections.sql.operators.tree import (
@@ -38,7 +39,7 @@ from projections.sql.operators.uniqueness import one_row_of_each_key
 
 def pruned(tree: Newest) -> Newest:
     """Return the tree that gives the same rows from fewer columns and rows."""
-    made = _with(sunk(tree), frozenset(each.name for each in tree.columns))
+    made = with_places(_with(sunk(tree), frozenset(each.name for each in tree.columns)))
     assert isinstance(made, Newest)
     return made
 

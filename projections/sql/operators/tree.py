@@ -159,11 +159,16 @@ class UnionAll:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Grouped:
-    """One row for each group that has rows."""
+    """One row for each group that has rows.
+
+    `placed`: somebody asks for the place in time of a group's newest row. A group of rows that go
+    again does not know it by what came and went.
+    """
 
     input: Node
     keys: tuple[str, ...]
     calls: tuple[Call, ...]
+    placed: bool = True
 
     @property
     def columns(self) -> tuple[Column, ...]:

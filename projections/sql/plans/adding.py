@@ -141,6 +141,11 @@ class KnownOfGroups:
     def made_one(self, rows: str, dialect: Dialect) -> str:
         """Write the groups, from rows with what is held of some parts of each, and their places."""
         keys = listed(dialect, self.groups.keys)
+        results = ", ".join([*self.results(dialect), *newest_place(dialect)])
+        return f"SELECT {keys}, {results} FROM ({rows}) AS b GROUP BY {keys}"
+
+    def results(self, dialect: Dialect) -> list[str]:
+        """Write all calls of the groups over what is held of their parts."""
         chosen = dict(pair for each in self.choices for pair in each.made_one(dialect))
         results = [
             f"{chosen.get(call.name) or _again(call, dialect)} AS {dialect.name(call.name)}"
@@ -148,8 +153,7 @@ class KnownOfGroups:
         ]
         for each in self.averages:
             results.append(f"{_rounded(each, dialect)} AS {dialect.name(each.call.name)}")
-        results += newest_place(dialect)
-        return f"SELECT {keys}, {', '.join(results)} FROM ({rows}) AS b GROUP BY {keys}"
+        return results
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +205,7 @@ def adding_of(tree: Newest) -> Adding | None:
 
 def known_of(groups: Grouped) -> KnownOfGroups | None:
     """Return what has to be known of groups; None where they have to be computed anew."""
-    if not all(map(_adds, groups.calls)):
+    if not all(map(adds, groups.calls)):
         return None
     below, averages = groups.input, []
     for number, call in enumerate(filter(_rounds, groups.calls)):
@@ -221,17 +225,6 @@ def known_of_facts(groups: Grouped) -> KnownOfGroups | None:
     below = [*walk(groups.input)]
     facts = all(e.kind is InputKind.STREAM for e in below if isinstance(e, Scan))
     return known_of(groups) if facts and all(isinstance(e, Stateless) for e in below) else None
-
-
-def kept_by_adding(tree: Newest) -> bool:
-    """Say whether state spares a query of one step all facts of its groups, which no window bounds.
-
-    It is one that rows of a table do not tell: `adding_of` has nothing for it.
-    """
-    nodes = [*walk(tree)]
-    groups = [node for node in nodes if isinstance(node, Grouped)]
-    windowed = any(isinstance(node, Windowed) for node in nodes)
-    return not windowed and len(groups) == 1 and known_of_facts(groups[0]) is not None
 
 
 @lru_cache(maxsize=256)
@@ -303,7 +296,8 @@ def _keys(tree: Newest, results: Map, groups: Grouped) -> Iterator[tuple[str, st
             yield output.name, made.name
 
 
-def _adds(call: Call) -> bool:
+def adds(call: Call) -> bool:
+    """Say whether a result follows from those of two parts of a group's facts."""
     if call.function is Function.COUNT:
         return not call.distinct or call.kind in _TOLD_APART
     if call.function in _CHOOSES:

@@ -24,6 +24,7 @@ from projections.sql.operators.tree import (
 from projections.sql.operators.windows import WindowKind
 from projections.sql.planning.element_keys import notes_of_elements
 from projections.sql.plans.adding import Adding
+from projections.sql.plans.changing_groups import changing_of, kept_by_groups
 from projections.sql.plans.fact_keys import as_resolved
 from projections.sql.plans.key_steps import key_steps
 from projections.sql.plans.outline import outline
@@ -47,6 +48,9 @@ NEW_ROWS_ADDED_OR_MET = (
     "version changed that rows look up"
 )
 NEW_ROWS_AND_MET = "new rows, and those that look up a version which changed"
+NEW_ROWS_AND_VALUES = (
+    "new rows, added to the rows of their groups, and the different values that these groups have"
+)
 TOUCHED_WINDOWS = "rows of the touched windows"
 TOUCHED_KEYS = "all rows of the touched keys"
 TOUCHED_REGIONS = "rows of the touched regions"
@@ -66,12 +70,20 @@ _NULLS = (
     "there while it gives none; both are watched by joins of their own, unless WHERE says IS NOT "
     "NULL there and here"
 )
+MERGED = (
+    "its table: each run writes the files anew that hold a key of a changed row; with keys all "
+    "over that is the whole table, and a run takes longer the more rows this has, however few are "
+    "computed; keys that are new, as those of recent windows, touch few files"
+)
 _LATE_ROWS = "late rows: take part whenever they come; the latest event time wins"
 
 
 def cost_of(tree: Newest, strategy: Strategy, adding: Adding | None) -> str:
     """Return the cost class: what one run reads, apart from finding the keys."""
     looks_up = any(isinstance(node, Join) for node in walk(tree))
+    groups = kept_by_groups(tree) if strategy is Strategy.REGIONS else None
+    if groups is not None and changing_of(groups) is not None:
+        return NEW_ROWS_AND_VALUES
     if strategy is Strategy.REGIONS or (adding is not None and not looks_up):
         return NEW_ROWS_ADDED
     if adding is not None:
@@ -261,8 +273,8 @@ def _state(tree: Newest, strategy: Strategy, adding: Adding | None) -> str:
         return "state: the target alone, with event time and sequence of each key's newest row"
     if strategy is Strategy.REGIONS:
         return (
-            "state: the rows of all groups, and the values that are counted each once: disposable, "
-            "made anew from the typed tables when the process starts"
+            "state: the rows of all groups, and the values that results are made of, each once: "
+            "disposable, made anew from the typed tables when the process starts"
         )
     steps = key_steps(tree)
     found = [fact for _, fact in steps.equal]

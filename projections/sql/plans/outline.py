@@ -23,6 +23,7 @@ from projections.sql.operators.tree import (
     inputs_of,
 )
 from projections.sql.plans.adding import known_of_facts
+from projections.sql.plans.changing_groups import changing_of
 from projections.sql.words.catalog import Column
 from projections.sql.words.durations import in_words_us
 
@@ -99,6 +100,11 @@ def _described_with_region(node: Recomputed) -> str:
 def _state(node: Recomputed) -> str:
     if isinstance(node, Grouped) and known_of_facts(node) is not None:
         return "state: what it gave out, and totals and counts beside it"
+    changing = changing_of(node) if isinstance(node, Grouped) else None
+    if changing is not None:
+        of = ", ".join(call.function.upper() for each in changing.asked for call in each.calls)
+        values = f", and the values that {of} are made of, with how often each is there"
+        return f"state: what it gave out, and totals and counts beside it{values if of else ''}"
     columns = len(node.input.columns)
     return f"state: its input ({columns} columns) and what it gave out"
 
@@ -125,6 +131,12 @@ def _region(node: Recomputed) -> str:
     match node:
         case Grouped() if known_of_facts(node) is not None:
             return "the groups that a row is in; rows are added to what they gave out"
+        case Grouped() if (changing := changing_of(node)) is not None:
+            needs = "; needs their values" if changing.asked else ""
+            return (
+                "the groups that a row is in; what comes is added to what they gave out, what goes "
+                f"is taken off{needs}"
+            )
         case Grouped() if WINDOW_START in node.keys:
             return "the groups and windows that a row is in; needs their rows"
         case Grouped():

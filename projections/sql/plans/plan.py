@@ -32,9 +32,11 @@ from projections.sql.planning.map_places import check_maps
 from projections.sql.planning.reading import read_tree
 from projections.sql.planning.truths import check_truths
 from projections.sql.planning.void_columns import check_voids
-from projections.sql.plans.adding import Adding, adding_of, kept_by_adding
+from projections.sql.plans.adding import Adding, adding_of
+from projections.sql.plans.changing_groups import kept_by_groups
 from projections.sql.plans.explain import (
     EVERYTHING,
+    MERGED,
     NEW_ROWS,
     NEW_ROWS_ADDED,
     TOUCHED_REGIONS,
@@ -102,7 +104,7 @@ def _of_one_step(decl: ProjectionDecl, read: Newest, tree: Newest) -> Plan:
     beyond = uncertified(tree)
     tree = tree if adding is None else adding.tree
     strategy = Strategy.NEWEST if newest else Strategy.KEYS
-    if not (newest or adding or beyond) and kept_by_adding(tree):
+    if not (newest or adding or beyond) and kept_by_groups(tree) is not None:
         strategy = Strategy.REGIONS
     return _made(
         decl,
@@ -177,7 +179,7 @@ def _made(
         freshness=decl.freshness,
         fingerprint=_fingerprint(decl, tree),
         cost=cost,
-        notes=notes,
+        notes=notes if strategy is Strategy.WHOLE else (*notes, MERGED),
         tree=tree,
         final=decl.final,
         adding=adding,

@@ -9,7 +9,7 @@ time alone. Queries of one step keep nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -37,6 +37,7 @@ from projections.sql.operators.tree import (
 )
 from projections.sql.operators.uniqueness import meets_one_at_most
 from projections.sql.plans.adding import known_of_facts
+from projections.sql.plans.changing_groups import changing_of
 from projections.sql.words.catalog import Column
 from projections.sql.words.durations import duration_of, in_us, in_words_us
 
@@ -300,20 +301,10 @@ def _own(node: Node) -> Iterator[StateBound]:
             )
         case Newest() if node.unique:
             return
-        case Grouped() if (known := known_of_facts(node)) is not None:
-            yield StateBound(
-                operator=_CALLED[Grouped],
-                rows="what it gave out",
-                inputs=_inputs(node),
-                columns=known.groups.columns,
-            )
-            facts = known.of_facts.input.columns
-            for argument in known.told_apart:
+        case Grouped() if (known := _known(node)) is not None:
+            for rows, columns in known:
                 yield StateBound(
-                    operator=_CALLED[Grouped],
-                    rows="the values that it counts each once",
-                    inputs=_inputs(node),
-                    columns=tuple(c for c in facts if c.name in (*node.keys, argument)),
+                    operator=_CALLED[Grouped], rows=rows, inputs=_inputs(node), columns=columns
                 )
         case Grouped() | Sessions() | Over() | Match() | Newest():
             for rows, kept in (("its input", node.input), ("what it gave out", node)):
@@ -323,6 +314,22 @@ def _own(node: Node) -> Iterator[StateBound]:
                     inputs=_inputs(kept),
                     columns=kept.columns,
                 )
+
+
+def _known(node: Grouped) -> Iterable[tuple[str, tuple[Column, ...]]] | None:
+    """Return what is kept of groups that are not computed from all rows of theirs."""
+    by = tuple(each for each in node.columns if each.name in node.keys)
+    known, changing = known_of_facts(node), changing_of(node)
+    if known is not None:
+        facts = {each.name: each for each in known.of_facts.input.columns}
+        apart = [(*by, facts[each]) for each in known.told_apart]
+        columns, values = known.groups.columns, ("the values that it counts each once", apart)
+    elif changing is not None:
+        made = [(*by, each.argument) for each in changing.asked]
+        columns, values = changing.groups.columns, ("the values that results are made of", made)
+    else:
+        return None
+    return [("what it gave out", columns), *((values[0], each) for each in values[1])]
 
 
 def _inputs(node: Node) -> tuple[KeptInput, ...]:

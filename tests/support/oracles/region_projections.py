@@ -187,16 +187,16 @@ def _ascending(world: World) -> list[Row]:
             "flight": flight,
             "origins": "|".join(sorted(f.origin for f in facts)),
             "carriers": ",".join(sorted({f.carrier for f in facts if f.carrier})) or None,
-            "middle": _percentile([f.delay for f in facts if f.delay is not None], 0.5),
-            "far": _percentile([f.distance for f in facts], 0.9),
-            "spread": _variance([f.delay for f in facts if f.delay is not None], 1, root=True),
-            "wide": _variance([f.distance for f in facts if f.distance > 1], 0),
+            "middle": percentile_of([f.delay for f in facts if f.delay is not None], 0.5),
+            "far": percentile_of([f.distance for f in facts], 0.9),
+            "spread": variance_of([f.delay for f in facts if f.delay is not None], 1, root=True),
+            "wide": variance_of([f.distance for f in facts if f.distance > 1], 0),
         }
         for flight, facts in _by(world.facts, _flight).items()
     ]
 
 
-def _percentile(values: Iterable[float], part: float) -> float | None:
+def percentile_of(values: Iterable[float], part: float) -> float | None:
     known = sorted(map(float, values))
     at = part * (len(known) - 1)
     low, high = floor(at), ceil(at)
@@ -205,7 +205,7 @@ def _percentile(values: Iterable[float], part: float) -> float | None:
     return (high - at) * known[low] + (at - low) * known[high]
 
 
-def _variance(values: Iterable[float], less: int, *, root: bool = False) -> float | None:
+def variance_of(values: Iterable[float], less: int, *, root: bool = False) -> float | None:
     known = sorted(map(float, values))
     if len(known) <= less:
         return None
@@ -268,7 +268,7 @@ def _ranks(world: World) -> list[Row]:
     return rows
 
 
-def _counted(world: World) -> list[Row]:
+def counted_windows(world: World) -> list[Row]:
     rows: list[Row] = []
     for flight, facts in _by(world.facts, _flight).items():
         for number in range(0, len(facts), 3):
@@ -321,7 +321,7 @@ def _in(world: World) -> list[Row]:
     return [{"position": f.position} for f in world.facts if f.origin in late]
 
 
-def _wind(world: World, fact: Fact) -> int | None:
+def wind_at(world: World, fact: Fact) -> int | None:
     """The wind at the fact's place and time: of the latest version that began before."""
     before = [r for r in world.readings if r.origin == fact.origin and r.time <= fact.time]
     return max(before, key=lambda r: (r.time, r.sequence)).wind if before else None
@@ -330,7 +330,7 @@ def _wind(world: World, fact: Fact) -> int | None:
 def _windy(world: World) -> list[Row]:
     rows: list[Row] = []
     for flight, facts in _by(world.facts, _flight).items():
-        winds = [w for w in (_wind(world, f) for f in facts) if w is not None]
+        winds = [w for w in (wind_at(world, f) for f in facts) if w is not None]
         rows.append({"flight": flight, "strongest": max(winds, default=None), "known": len(winds)})
     return rows
 
@@ -466,7 +466,7 @@ CASES = {
         "SELECT flight, number, COUNT(*) AS n, SUM(distance) AS far FROM (SELECT flight, distance, "
         "(ROW_NUMBER() OVER (PARTITION BY flight ORDER BY occurred_at) - 1) DIV 3 AS number "
         f"{FROM}) numbered GROUP BY flight, number",
-        _counted,
+        counted_windows,
     ),
     "two streams": _case(
         "paired",
