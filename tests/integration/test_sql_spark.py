@@ -260,11 +260,11 @@ def test_a_column_beside_group_by_is_the_newest_even_when_it_is_null(
     ]
 
 
-def _over(query: str, kinds: Mapping[str, str]) -> Plan:
+def _over(query: str, kinds: Mapping[str, str], key: str = "k") -> Plan:
     """Plan a query over rows `r` that share their places, as those of one copy do."""
     columns = tuple(Column(name=n, type=t) for n, t in kinds.items())
     relation = Relation(name="r", columns=columns, key=(), event_time=None, copied=())
-    (decl,) = parse_script(f"CREATE PROJECTION p WITH (key = k) AS {query}").projections
+    (decl,) = parse_script(f"CREATE PROJECTION p WITH (key = '{key}') AS {query}").projections
     return plan(decl, MemoryCatalog(streams={"r": relation}))
 
 

@@ -106,13 +106,13 @@ def rows_sql(query: str) -> str:
             "over whole partitions",
         ),
         (
-            f"SELECT position, SUM(DISTINCT delay) OVER (PARTITION BY carrier) AS n {FROM}",
-            "SUM of distinct values before OVER",
-            "JOIN (SELECT k, SUM(DISTINCT x)",
+            f"SELECT position, SUM(DISTINCT distance) OVER (PARTITION BY carrier) AS n {FROM}",
+            "SUM of distinct values of DOUBLE before OVER",
+            "JOIN (SELECT k, AVG(DISTINCT x)",
         ),
         (
             f"SELECT position, COUNT(DISTINCT distance) OVER (PARTITION BY carrier) AS n {FROM}",
-            "COUNT of distinct values before OVER",
+            "COUNT of distinct values of DOUBLE before OVER",
             "floating-point",
         ),
         (

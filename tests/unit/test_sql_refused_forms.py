@@ -7,7 +7,8 @@ import pytest
 from kernel.errors import InvalidRequest
 from tests.support.oracles.sql_world import planned
 
-FROM = "FROM STREAM events.flight.departed e"
+STREAM = "STREAM events.flight.departed"
+FROM = f"FROM {STREAM} e"
 HOUR = "RANGE BETWEEN INTERVAL 1 HOUR PRECEDING AND CURRENT ROW"
 REFUSED = [
     (
@@ -67,6 +68,21 @@ REFUSED = [
         f"t.v {FROM} CROSS JOIN (VALUES (e.delay)) t(v)",
         "VALUES reads a column",
         "LATERAL (VALUES",
+    ),
+    (
+        f"b.delay AS r {FROM}, {STREAM} b RIGHT JOIN {STREAM} c ON c.flight = b.flight",
+        "RIGHT JOIN behind a comma joins what stands",
+        "CROSS JOIN a",
+    ),
+    (f"carrier SIMILAR TO origin AS r {FROM}", "a pattern that is written out", "a(b|c)%"),
+    (f"carrier SIMILAR TO '[[:alpha:]]' AS r {FROM}", "a pattern that is written", "RLIKE"),
+    (f"JSON_QUERY(origin, carrier) AS r {FROM}", "JSON_QUERY(…) is not", "'$.a.b[0]'"),
+    (f"PROCTIME() AS r {FROM}", "PROCTIME(…) is not", "ingested_at"),
+    (f"COLLECT(delay) AS r {FROM} GROUP BY flight", "COLLECT(…) is not", "ARRAY_AGG(x)"),
+    (
+        f"sum(delay) OVER (ORDER BY occurred_at GROUPS 1 PRECEDING) AS r {FROM}",
+        "a frame of GROUPS is not compiled",
+        "DENSE_RANK()",
     ),
 ]
 

@@ -400,8 +400,21 @@ def test_a_window_in_from_is_refused_with_the_form() -> None:
         ),
         (
             "SPLIT_INDEX(origin, '--', 2)",
-            "(CASE WHEN length(origin) - length(replace(origin, '--', '')) >= 4 "
+            "(CASE WHEN origin <> '' AND length(origin) - length(replace(origin, '--', '')) >= 4 "
             "THEN split_part(origin, '--', 3) END)",
+        ),
+        ("MAP['a', delay, 'b', 2]", "map('a', delay, 'b', 2)"),
+        (
+            "JSON_QUERY(origin, '$.a[0]')",
+            "(CASE WHEN schema_of_variant(try_variant_get(try_parse_json(origin), '$.a[0]', "
+            "'variant')) LIKE 'OBJECT%' OR schema_of_variant(try_variant_get(try_parse_json("
+            "origin), '$.a[0]', 'variant')) LIKE 'ARRAY%' THEN get_json_object(origin, '$.a[0]') "
+            "END)",
+        ),
+        (
+            "JSON_EXISTS(origin, '$.a')",
+            "(CASE WHEN origin IS NOT NULL THEN "
+            "try_variant_get(try_parse_json(origin), '$.a', 'variant') IS NOT NULL END)",
         ),
         ("TO_TIMESTAMP_LTZ(delay, 3)", "timestamp_millis(delay)"),
         ("dateadd(HOUR, 2, occurred_at)", "timestampadd(HOUR, 2, occurred_at)"),

@@ -157,7 +157,7 @@ def test_a_key_of_a_group_may_move_but_is_no_floating_point_number() -> None:
     assert made(f"SELECT n, COUNT(*) AS c FROM ({inner}) x GROUP BY n", key="n").key == ("n",)
     with pytest.raises(InvalidRequest, match="key column far is a floating-point number"):
         made(f"SELECT far, n FROM ({inner}) x", key="far")
-    with pytest.raises(InvalidRequest, match="cannot be grouped by"):
+    with pytest.raises(InvalidRequest, match="key column far is a floating-point number"):
         made(f"SELECT far, COUNT(*) AS c FROM ({inner}) x GROUP BY far", key="far")
 
 

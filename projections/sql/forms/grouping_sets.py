@@ -51,7 +51,8 @@ def queries_of_sets(
     """Return a SELECT for each set, with NULL of the expression's type where it does not group."""
     fixed, sets = _sets(script, select.args["group"], at)
     _refuse_several(script, select, at)
-    select = _with_numbers(select, (*fixed, *_flat(sets)), meanings)
+    listed = [each for each in select.args["group"].expressions if not isinstance(each, _WORDS)]
+    select = _with_numbers(select, (*listed, *_flat(sets)), meanings)
     groups = [[(each, *meanings.group(each)) for each in found] for found in sets]
     nulls = {text: null_of(kind) for found in groups for _, text, kind in found}
     queries = []
@@ -96,7 +97,9 @@ def _sets(script: Script, clause: exp.Expr, at: int) -> tuple[_Set, list[_Set]]:
         if not each.expressions:
             # GROUP BY a, b WITH ROLLUP
             each = type(each)(expressions=[one.copy() for one in fixed])
-            fixed = []
+        # GROUP BY a, b GROUPING SETS ((a), (b)): without a comma what is before them is a list of
+        # what stands in the sets.
+        fixed = []
         found.append(each)
     sets = [_flat(chosen) for chosen in product(*map(_sets_of, found))]
     if len(sets) > _MOST_SETS:

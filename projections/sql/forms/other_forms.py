@@ -11,12 +11,19 @@ from collections.abc import Mapping
 from sqlglot import exp
 
 from projections.sql.forms import quantifiers
+from projections.sql.forms.json_paths import (
+    json_exists,
+    json_query,
+    json_value,
+    path_of_steps,
+)
 from projections.sql.forms.moments import MOMENTS, moment_of
 from projections.sql.values.expressions import unwrapped
 from projections.sql.words import aggregate_forms
 from projections.sql.words.aggregate_forms import Form
 from projections.sql.words.durations import duration_of, in_us
-from projections.sql.words.tokens import SPARK
+from projections.sql.words.similar_patterns import java_pattern
+from projections.sql.words.tokens import SPARK, spark_expression
 
 
 def with_own_forms(query: exp.Expr) -> exp.Expr:
@@ -110,9 +117,9 @@ def _rounded_to(node: exp.Expr) -> exp.Expr | None:
     time = _text(node.this)
     begun = f"date_trunc('{unit.name.upper()}', {time})"
     if isinstance(node, exp.Floor):
-        return _parsed(begun)
+        return spark_expression(begun)
     following = f"{begun} + INTERVAL 1 {unit.name.upper()}"
-    return _parsed(f"(CASE WHEN {begun} = {time} THEN {begun} ELSE {following} END)")
+    return spark_expression(f"(CASE WHEN {begun} = {time} THEN {begun} ELSE {following} END)")
 
 
 def _moved(node: exp.Expr) -> exp.Expr | None:
@@ -136,13 +143,13 @@ def _of_epoch(node: exp.Expr) -> exp.Expr | None:
     unit = node.expressions[1] if len(node.expressions) == 2 else None
     if not isinstance(unit, exp.Literal) or unit.is_string or unit.name not in _EPOCHS:
         return None
-    return _parsed(f"{_EPOCHS[unit.name]}({_text(node.expressions[0])})")
+    return spark_expression(f"{_EPOCHS[unit.name]}({_text(node.expressions[0])})")
 
 
 def _part_at(node: exp.Expr) -> exp.Expr | None:
     """Read SPLIT_INDEX(x, '/', 3), the part behind so many separators; NULL where there are fewer.
 
-    Separator and place are written out.
+    Of the empty text there is none. Separator and place are written out.
     """
     text, *written = node.expressions or [exp.Null()]
     if len(written) != 2 or not all(isinstance(each, exp.Literal) for each in written):
@@ -153,7 +160,8 @@ def _part_at(node: exp.Expr) -> exp.Expr | None:
     whole, sign, count = _text(text), _text(between), int(place.name)
     signs = f"length({whole}) - length(replace({whole}, {sign}, ''))"
     enough = f"{signs} >= {count * len(between.name)}"
-    return _parsed(f"(CASE WHEN {enough} THEN split_part({whole}, {sign}, {count + 1}) END)")
+    part = f"split_part({whole}, {sign}, {count + 1})"
+    return spark_expression(f"(CASE WHEN {whole} <> '' AND {enough} THEN {part} END)")
 
 
 _EPOCHS = {"0": "timestamp_seconds", "3": "timestamp_millis"}
@@ -175,18 +183,11 @@ def _binned(node: exp.Expr) -> exp.Expr | None:
     since = f"unix_micros({_text(time)})"
     since += f" - unix_micros({_text(origin)})" if origin is not None else ""
     text = f"timestamp_micros(unix_micros({_text(time)}) - pmod({since}, {in_us(length)}))"
-    return _parsed(text)
+    return spark_expression(text)
 
 
 def _text(node: exp.Expr) -> str:
     return str(node.sql(dialect=SPARK, comments=False))
-
-
-def _parsed(text: str) -> exp.Expr:
-    (query,) = SPARK.parse(f"SELECT {text}")
-    assert isinstance(query, exp.Select), "it is written here"
-    made: exp.Expr = query.expressions[0]
-    return made
 
 
 def _differ(node: exp.Expr) -> exp.Expr | None:
@@ -198,7 +199,7 @@ def _in_any_case(node: exp.Expr) -> exp.Expr | None:
     """Spark itself computes ILIKE so; a pattern with letters that are not ASCII is left to it."""
     pattern = node.expression
     plain = isinstance(pattern, exp.Literal) and pattern.name.isascii()
-    if not plain or isinstance(node.parent, exp.Escape):
+    if not plain or _is_escaped(node):
         return None
     lower = exp.Literal.string(pattern.name.lower())
     made: exp.Expr = exp.Like(this=exp.Lower(this=node.this), expression=lower)
@@ -221,6 +222,20 @@ def _like_some(node: exp.Expr) -> exp.Expr | None:
         made.append(exp.Not(this=exp.Paren(this=like)) if node.args.get("negate") else like)
     joined = exp.or_(*made) if isinstance(several, exp.Any) else exp.and_(*made)
     return exp.Paren(this=joined)
+
+
+def _similar(node: exp.Expr) -> exp.Expr | None:
+    """Write SIMILAR TO as RLIKE."""
+    pattern = node.expression
+    written = isinstance(pattern, exp.Literal) and pattern.is_string
+    java = java_pattern(pattern.name) if written and not _is_escaped(node) else None
+    if java is None:
+        return None
+    return exp.RegexpLike(this=node.this, expression=exp.Literal.string(java))
+
+
+def _is_escaped(node: exp.Expr) -> bool:
+    return isinstance(node.parent, exp.Escape)
 
 
 def _like(node: exp.Expr) -> exp.Expr | None:
@@ -247,6 +262,15 @@ def _if(node: exp.Expr) -> exp.Expr | None:
     return exp.If(this=condition, true=yes, false=no)
 
 
+def _listed(node: exp.Expr) -> exp.Expr | None:
+    """Read MAP['a', 1, 'b', 2] as map('a', 1, 'b', 2): a column has one key in brackets."""
+    name, parts = node.this, node.expressions
+    alone = isinstance(name, exp.Column) and len(name.parts) == 1
+    if not alone or name.name.upper() != "MAP" or len(parts) < 2 or len(parts) % 2:
+        return None
+    return exp.Anonymous(this="map", expressions=[each.copy() for each in parts])
+
+
 def _or_else(node: exp.Expr) -> exp.Expr | None:
     """Read ISNULL(x, y), which has a value in the place of NULL."""
     if len(node.expressions) != 2:
@@ -254,39 +278,8 @@ def _or_else(node: exp.Expr) -> exp.Expr | None:
     return exp.Coalesce(this=node.expressions[0], expressions=node.expressions[1:])
 
 
-def _of_json(node: exp.Expr) -> exp.Expr | None:
-    """Write a -> 'b' ->> 'c' as one path."""
-    if "scalar_only" not in node.args:
-        return None  # The function, whose path is that of Spark.
-    steps: list[str] = []
-    begins = "$"
-    inner: exp.Expr = node
-    while isinstance(inner, exp.JSONExtract | exp.JSONExtractScalar):
-        path = inner.expression
-        if not isinstance(path, exp.Literal):
-            return None
-        if path.is_string and path.name.startswith("$"):
-            begins, inner = path.name, inner.this
-            break
-        steps.insert(0, f"['{path.name}']" if path.is_string else f"[{path.name}]")
-        inner = unwrapped(inner.this)
-    if any("'" in step[2:-2] for step in steps if step.startswith("['")):
-        return None
-    return _at_path(inner, exp.Literal.string(begins + "".join(steps)))
-
-
-def _json_value(node: exp.Expr) -> exp.Expr | None:
-    if len(node.expressions) != 2 or not isinstance(node.expressions[1], exp.Literal):
-        return None
-    return _at_path(node.expressions[0], node.expressions[1])
-
-
-def _at_path(document: exp.Expr, path: exp.Expr) -> exp.Expr:
-    return exp.JSONExtractScalar(this=document, expression=path, only_json_types=False)
-
-
 def _moment(node: exp.Expr) -> exp.Expr | None:
-    return moment_of(node, _text, _parsed)
+    return moment_of(node, _text, spark_expression)
 
 
 def _filtered(node: exp.Expr) -> exp.Expr | None:
@@ -301,11 +294,13 @@ _CLASSES: Mapping[type[exp.Expr], Form] = {
     exp.NullSafeNEQ: _differ,
     exp.Like: _like,
     exp.ILike: _like,
+    exp.SimilarTo: _similar,
+    exp.Bracket: _listed,
     **dict.fromkeys(quantifiers.COMPARISONS, quantifiers.compared),
     exp.Not: quantifiers.denied,
     exp.Any: quantifiers.is_aggregate,
     exp.DecodeCase: _chosen,
-    exp.JSONExtractScalar: _of_json,
+    exp.JSONExtractScalar: path_of_steps,
     exp.Struct: _named_fields,
     exp.Decode: _decoded,
     exp.Floor: _rounded_to,
@@ -317,8 +312,10 @@ _NAMED: Mapping[str, Form] = {
     "TIME_BUCKET": _binned,
     "IFF": _if,
     "ISNULL": _or_else,
-    "EXTRACTJSONFIELD": _json_value,
-    "JSON_VALUE": _json_value,
+    "EXTRACTJSONFIELD": json_value,
+    "JSON_VALUE": json_value,
+    "JSON_QUERY": json_query,
+    "JSON_EXISTS": json_exists,
     "TIMESTAMPADD": _by_unit,
     "TO_TIMESTAMP_LTZ": _of_epoch,
     "SPLIT_INDEX": _part_at,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from sqlglot import exp
 
 from projections.sql.values.expressions import unwrapped
-from projections.sql.words.tokens import SPARK
+from projections.sql.words.tokens import SPARK, spark_expression
 
 _DENIED: Mapping[type[exp.Expr], type[exp.Binary]] = {
     exp.EQ: exp.NEQ,
@@ -115,10 +115,7 @@ def _with_array(node: exp.Expr, array: exp.Expr, *, any_of: bool, among: bool) -
 
 def _call(name: str, *parts: exp.Expr) -> exp.Expr:
     text = ", ".join(str(each.sql(dialect=SPARK, comments=False)) for each in parts)
-    (select,) = SPARK.parse(f"SELECT {name}({text})")
-    assert isinstance(select, exp.Select), "it is written here"
-    made: exp.Expr = select.expressions[0]
-    return made
+    return spark_expression(f"{name}({text})")
 
 
 def _as_value(node: exp.Expr, query: exp.Expr, *, any_of: bool) -> exp.Expr | None:

@@ -26,7 +26,6 @@ from projections.sql.operators.tree import (
     column,
     passed,
 )
-from projections.sql.words.catalog import Column
 from projections.sql.words.decimals import FLOATING, common_type
 from projections.sql.words.places import Script
 
@@ -185,14 +184,16 @@ def _from(node: Node, *, is_first: bool) -> Map:
 
 def _keys(node: Node) -> tuple[Computed, ...]:
     return tuple(
-        Computed(name=each.name, expression=_without_sign(each), type=each.type)
+        Computed(
+            name=each.name, expression=without_sign(column(each.name), each.type), type=each.type
+        )
         for each in node.columns
     )
 
 
-def _without_sign(key: Column) -> exp.Expr:
+def without_sign(key: exp.Expr, kind: str) -> exp.Expr:
     """Write a key; of a zero with a sign the other one."""
-    if key.type not in FLOATING:
-        return column(key.name)
-    zero = exp.Cast(this=exp.Literal.number(0), to=exp.DataType.build(key.type, dialect="spark"))
-    return exp.Add(this=column(key.name), expression=zero)
+    if kind not in FLOATING:
+        return key
+    zero = exp.Cast(this=exp.Literal.number(0), to=exp.DataType.build(kind, dialect="spark"))
+    return exp.Add(this=exp.Paren(this=key.copy()), expression=zero)

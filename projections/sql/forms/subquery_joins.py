@@ -40,7 +40,7 @@ def without_subqueries(script: Script, select: exp.Select, at: int, known: Known
     kept: list[exp.Expr] = []
     made: list[exp.Join] = []
     for part in parts:
-        joins = _as_joins(script, select, part, len(made), at)
+        joins = _as_joins(script, select, part, len(made), at, known)
         made += joins
         kept += [] if joins else [part]
     if not made:
@@ -53,13 +53,14 @@ def without_subqueries(script: Script, select: exp.Select, at: int, known: Known
 
 
 def _as_joins(
-    script: Script, select: exp.Select, part: exp.Expr, number: int, at: int
+    script: Script, select: exp.Select, part: exp.Expr, number: int, at: int, known: Known
 ) -> list[exp.Join]:
     part = unwrapped(part)
     negated = isinstance(part, exp.Not)
     inner = unwrapped(part.this) if negated else part
     if isinstance(inner, exp.Exists) and inner.this.args.get("group"):
-        groups = _groups(select, inner.this, f"penstock_exists_{number}", number)
+        query = _with_given_names(inner.this, known)
+        groups = _groups(select, query, f"penstock_exists_{number}", number)
         if groups is not None:
             groups.set("kind", "ANTI" if negated else "SEMI")
             return [groups]
@@ -140,6 +141,29 @@ def _groups(select: exp.Select, query: exp.Select, name: str, number: int) -> ex
         for each, own in zip(pairs, columns, strict=True)
     ]
     return exp.Join(this=table, side="LEFT", on=exp.and_(*equal))
+
+
+def _with_given_names(query: exp.Select, known: Known) -> exp.Select:
+    """Write names given by AS, in GROUP BY and HAVING, as what they stand for.
+
+    What EXISTS selects is not kept. A column of the inputs comes before such a name.
+    """
+    given = {item.alias.lower(): item.this for item in query.expressions if item.alias}
+    if not given:
+        return query
+    made, columns = query.copy(), known(query)
+
+    def meant(found: exp.Expr) -> exp.Expr:
+        alone = isinstance(found, exp.Column) and len(found.parts) == 1
+        value = given.get(found.name.lower()) if alone else None
+        if value is None or found.name.lower() in columns:
+            return found
+        return exp.Paren(this=value.copy())
+
+    for clause in ("group", "having"):
+        if made.args.get(clause) is not None:
+            made.set(clause, made.args[clause].transform(meant))
+    return made
 
 
 def _with_written_groups(query: exp.Select) -> exp.Select | None:

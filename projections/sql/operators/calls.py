@@ -9,7 +9,7 @@ from sqlglot import exp
 from kernel.errors import InvalidRequest
 from projections.sql.operators.resolving import Names
 from projections.sql.operators.tree import Call, Function, Ordering
-from projections.sql.words.aggregate_forms import TryAvg, TrySum
+from projections.sql.words.aggregate_forms import Discrete, TryAvg, TrySum
 from projections.sql.words.catalog import Column
 from projections.sql.words.decimals import INTEGERS, digits_of
 from projections.sql.words.places import offset_of
@@ -229,6 +229,8 @@ def _of_ascending(
                 "(ORDER BY x). Each of several has a call of its own.",
             )
         if isinstance(found, exp.ApproxQuantile):
+            if isinstance(found, Discrete) and (kind in INTEGERS or kind.startswith("DECIMAL")):
+                value, kind = _as_double(value), "DOUBLE"
             return Called(
                 function=Function.ELEMENT, argument=value, kind=kind, type=kind, default=part
             )
@@ -286,6 +288,10 @@ def _of_several(
 
 def _as_text(node: exp.Expr) -> exp.Expr:
     return exp.Cast(this=node, to=exp.DataType.build("STRING", dialect="spark"))
+
+
+def _as_double(node: exp.Expr) -> exp.Expr:
+    return exp.Cast(this=node, to=exp.DataType.build("DOUBLE", dialect="spark"))
 
 
 def _count(

@@ -21,6 +21,11 @@ FRAMES = (
     "AND INTERVAL … FOLLOWING over one time, or n PRECEDING AND n FOLLOWING over one whole number; "
     "each end may be UNBOUNDED or CURRENT ROW, and both on one side of the row."
 )
+_OF_GROUPS = (
+    "Number the groups, and say how far their numbers are apart: SUM(x) OVER (PARTITION BY k ORDER "
+    "BY place RANGE BETWEEN 1 PRECEDING AND CURRENT ROW) FROM (SELECT k, x, DENSE_RANK() OVER "
+    "(PARTITION BY k ORDER BY t) AS place FROM STREAM s) q."
+)
 SO_FAR = Frame(rows=False, before=None, after=0)
 """What OVER with ORDER BY is about if it names no frame."""
 ALL_ROWS = Frame(rows=True, before=None, after=None)
@@ -62,8 +67,10 @@ class _Frames:
         kind = self._spec.text("kind").upper()
         if not order:
             raise self._refusal("a frame without ORDER BY")
-        if self._spec.args.get("exclude") or kind not in ("ROWS", "RANGE"):
-            raise self._refusal("EXCLUDE" if self._spec.args.get("exclude") else kind)
+        if self._spec.args.get("exclude"):
+            raise self._refusal("EXCLUDE in OVER is not compiled")
+        if kind not in ("ROWS", "RANGE"):
+            raise self._refusal(f"a frame of {kind} is not compiled", fix=_OF_GROUPS)
         count = self._count if kind == "ROWS" else self._distance
         start, end = self._place("start", count), self._place("end", count)
         if start is not None and end is not None and start > end:
@@ -132,6 +139,6 @@ class _Frames:
             raise self._refusal(f"a RANGE of no fixed length; {FORM}, or a whole number")
         return distance
 
-    def _refusal(self, message: str) -> Exception:
+    def _refusal(self, message: str, fix: str = FRAMES) -> Exception:
         at = offset_of(self._window, self._names.at)
-        return self._names.script.refusal(message, at=at, fix=FRAMES)
+        return self._names.script.refusal(message, at=at, fix=fix)

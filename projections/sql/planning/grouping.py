@@ -8,6 +8,7 @@ from datetime import timedelta
 from sqlglot import exp
 
 from kernel.errors import InvalidRequest
+from projections.sql.forms.set_operations import without_sign
 from projections.sql.operators.calls import Called, aggregate_of
 from projections.sql.operators.query import (
     Output,
@@ -84,11 +85,7 @@ class _Groups:
         name = f"__k{len(self.keys)}"
         made = self.names.computed(name, node)
         if made.type in FLOATING:
-            raise self.names.script.refusal(
-                f"{render(node)} is a floating-point number and cannot be grouped by",
-                at=offset_of(node, self.names.at),
-                fix="Convert it: CAST(… AS DECIMAL(18, 6)).",
-            )
+            made = replace(made, expression=without_sign(node, made.type))
         self.keys[same_text(node)] = name
         self.below.append(made)
         self.names.knows(name, made.type)

@@ -25,7 +25,7 @@ from projections.sql.operators.tree import (
 )
 from projections.sql.rendering.totals import KNOWN
 from projections.sql.values.expressions import AGGREGATES, check, render, same_text
-from projections.sql.words.decimals import FLOATING
+from projections.sql.words.decimals import FLOATING, INTEGERS
 from projections.sql.words.places import offset_of
 
 _RANKS: dict[type[exp.Expr], Function] = {
@@ -162,14 +162,15 @@ class Windows:
         kind = type(found)
         if isinstance(found, (exp.Filter, *AGGREGATES)):
             called = aggregate_of(names, found)
-            told = called.function in _LISTED or called.kind not in ("", *FLOATING)
-            if called.distinct and not (called.function in (*_LISTED, Function.COUNT) and told):
+            if called.distinct and not _has_distinct(called):
                 raise self._refusal(
                     found,
-                    f"{called.function.upper()} of distinct values before OVER is not compiled",
-                    fix="COUNT(DISTINCT x) OVER (PARTITION BY k) is, of any x but floating-point "
-                    "numbers. Compute others in a query of their own: JOIN (SELECT k, SUM(DISTINCT "
-                    "x) AS total FROM t GROUP BY k) q ON q.k = t.k.",
+                    f"{called.function.upper()} of distinct values of {called.kind or 'a type '}"
+                    f"{'' if called.kind else 'that only Spark derives'} before OVER is not "
+                    "compiled",
+                    fix="COUNT and SUM(DISTINCT x) OVER (PARTITION BY k) are of any x but floating-"
+                    "point numbers, AVG of whole ones. Compute others in a query of their own: "
+                    "JOIN (SELECT k, AVG(DISTINCT x) AS mean FROM t GROUP BY k) q ON q.k = t.k.",
                 )
             if called.order:
                 raise self._refusal(
@@ -329,6 +330,19 @@ class Windows:
 
     def _refusal(self, node: exp.Expr, message: str, fix: str = FRAMES) -> Exception:
         return self._names.script.refusal(message, at=offset_of(node, self._names.at), fix=fix)
+
+
+def _has_distinct(called: Called) -> bool:
+    """Say whether a function of distinct values is computed over the rows around one."""
+    match called.function:
+        case Function.SUM:
+            return called.kind in INTEGERS or called.kind.startswith("DECIMAL")
+        case Function.AVG:
+            return called.kind in INTEGERS
+        case Function.COUNT:
+            return called.kind not in ("", *FLOATING)
+        case _:
+            return called.function in _LISTED
 
 
 def _word_of(called: Called) -> str:

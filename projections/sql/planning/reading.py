@@ -147,7 +147,9 @@ class _Reader:
             raise self.script.refusal(
                 "WITH RECURSIVE is not compiled",
                 at=offset_of(clause, self.at),
-                fix="Write each step as a query of its own.",
+                fix="Write each step as a query of its own: WITH a AS (SELECT …), b AS (SELECT … "
+                "FROM a JOIN t ON t.parent = a.id) SELECT … FROM a UNION ALL SELECT … FROM b. A "
+                "sequence of numbers is LATERAL VIEW explode(sequence(1, 10)) v AS n.",
             )
         return {each.alias.lower(): self._renamed(each, each.this) for each in clause.expressions}
 

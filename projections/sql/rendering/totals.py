@@ -22,7 +22,7 @@ from projections.sql.operators.tree import (
     walk,
 )
 from projections.sql.values.expressions import render
-from projections.sql.words.decimals import FLOATING, INTEGERS
+from projections.sql.words.decimals import FLOATING, INTEGERS, MOST_DIGITS, digits_of
 from schemas.identifiers import spark_name
 
 EXACT_TOTAL, EXACT_PARTS = "penstock_total", "penstock_parts"
@@ -68,6 +68,8 @@ def total_sql(
 
     What is not `fallible` is NULL where the total leaves its type.
     """
+    if distinct and over and kind not in FLOATING:
+        return _distinct_over(value, kind, average=average, over=over)
     word = "DISTINCT " if distinct else ""
     count = f"nullif(count({word}{value}){over}, 0)"
     if kind in FLOATING:
@@ -81,6 +83,19 @@ def total_sql(
         cast = "CAST" if fallible else "TRY_CAST"
         return f"{cast}(sum({word}CAST({value} AS DECIMAL(20, 0))){over} AS BIGINT)"
     return f"{'avg' if average else 'sum'}({word}{value}){over}"
+
+
+def _distinct_over(value: str, kind: str, *, average: bool, over: str) -> str:
+    """Write SUM or AVG of distinct exact numbers before OVER, where Spark has no DISTINCT."""
+    digits, scale = digits_of(kind) or (20, 0)
+    wide = f"DECIMAL({min(MOST_DIGITS, digits + 10)},{scale})"
+    values = f"collect_set(CAST({value} AS {wide})){over}"
+    added = f"aggregate({values}, CAST(0 AS {wide}), (total, one) -> CAST(total + one AS {wide}))"
+    count = f"size({values})"
+    if average:
+        return f"CASE WHEN {count} > 0 THEN CAST({added} AS DOUBLE) / {count} END"
+    total = f"CAST({added} AS BIGINT)" if kind in INTEGERS else added
+    return f"CASE WHEN {count} > 0 THEN {total} END"
 
 
 def ordered_sql(call: Call, value: str, over: str) -> str:

@@ -164,7 +164,10 @@ def _clause(script: Script, word: Token, tokens: Sequence[Token]) -> MatchClause
             raise script.refusal(f"{_WORD} without {needed}", at=at, fix=FORM)
     if "SUBSET" in parts:
         raise script.refusal(
-            "SUBSET is not compiled", at=at, fix="Aggregate over each variable, and add them up."
+            "SUBSET is not compiled",
+            at=int(parts["SUBSET"][0].start) if parts["SUBSET"] else at,
+            fix="Aggregate over each variable, and add them up: SUM(a.x) + SUM(b.x). Over all rows "
+            "of a match it is SUM(x).",
         )
     pattern = parts["PATTERN"]
     if len(pattern) < 3 or pattern[0].text != "(" or pattern[-1].text != ")":

@@ -15,6 +15,7 @@ from sqlglot import exp
 from kernel.errors import InvalidRequest
 from projections.sql.values.time_zones import OF_ZONES, check_zone
 from projections.sql.words.collected_refusals import refuse
+from projections.sql.words.foreign_names import FORMS
 from projections.sql.words.functions import NEAR, function_of
 from projections.sql.words.lambdas import check_lambda
 from projections.sql.words.places import Script, near_of, offset_of, with_offsets
@@ -221,6 +222,9 @@ def _refuse_other(script: Script, found: exp.Expr, at: int) -> None:
         )
     called = found.sql_name() if isinstance(found, exp.Func) else ""
     called = found.name if isinstance(found, exp.Anonymous) else called
+    form = FORMS.get(called.upper())
+    if form is not None:
+        raise script.refusal(f"{_written(found)} is not in the dialect", at=at, fix=form)
     near = found.meta.get(NEAR) or near_of(called, _functions()) if called else None
     raise script.refusal(
         f"{_written(found)} is not in the dialect"

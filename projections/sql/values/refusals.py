@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlglot import Token, exp
+from sqlglot import Token, TokenType, exp
 
 from projections.sql.values.expressions import render
 from projections.sql.words.places import Script, offset_of
+from projections.sql.words.tokens import BEHIND_FROM
 
 _WORDS = {
     ("AT", "TIME", "ZONE"): (
@@ -31,6 +32,8 @@ _FIELDS = (
     *("MINUTE", "M", "MIN", "MINS", "MINUTES", "SECOND", "S", "SEC", "SECONDS", "SECS"),
 )
 """What Spark takes from a time."""
+_ADDING = (TokenType.RIGHT, TokenType.FULL)
+"""Joins that have rows of their right side which meet none."""
 
 
 def refuse_words(script: Script, tokens: Sequence[Token]) -> None:
@@ -40,6 +43,33 @@ def refuse_words(script: Script, tokens: Sequence[Token]) -> None:
         for known, (message, fix) in _WORDS.items():
             if tuple(words[place : place + len(known)]) == known:
                 raise script.refusal(message, at=int(token.start), fix=fix)
+    _refuse_joins_behind_commas(script, tokens)
+
+
+def _refuse_joins_behind_commas(script: Script, tokens: Sequence[Token]) -> None:
+    """Refuse RIGHT and FULL JOIN behind a comma in FROM, which the parser takes for CROSS JOIN."""
+    behind = [False]
+    listing = [False]
+    kinds = [each.token_type for each in tokens]
+    for token, following in zip(tokens, [*kinds[1:], None], strict=True):
+        kind = token.token_type
+        if kind is TokenType.L_PAREN:
+            behind.append(False)
+            listing.append(False)
+        elif kind is TokenType.R_PAREN and len(behind) > 1:
+            behind.pop()
+            listing.pop()
+        elif kind is TokenType.FROM or kind in BEHIND_FROM:
+            listing[-1], behind[-1] = kind is TokenType.FROM, False
+        elif kind is TokenType.COMMA:
+            behind[-1] = listing[-1]
+        elif behind[-1] and kind in _ADDING and following in (TokenType.JOIN, TokenType.OUTER):
+            raise script.refusal(
+                f"{token.text.upper()} JOIN behind a comma joins what stands behind it alone",
+                at=int(token.start),
+                fix="Write that first: FROM b RIGHT JOIN c ON c.k = b.k CROSS JOIN a. To join "
+                "what is before the comma, too, write CROSS JOIN in its place.",
+            )
 
 
 def refuse_forms(script: Script, query: exp.Expr) -> exp.Expr:
@@ -75,6 +105,12 @@ def _said(found: exp.Expr) -> tuple[str, str] | None:
             "WITHIN GROUP is of PERCENTILE_CONT, in ascending order of PERCENTILE_DISC, MODE",
             "Write PERCENTILE_DISC(0.5) WITHIN GROUP (ORDER BY x), or LISTAGG(x, ', ') WITHIN "
             "GROUP (ORDER BY y).",
+        )
+    if isinstance(found, exp.SimilarTo):
+        return (
+            "SIMILAR TO takes a pattern that is written out, of % _ | * + ? {n} ( ) and [a-z]",
+            "Without backslashes and ESCAPE: x SIMILAR TO 'a(b|c)%'. Others are regular "
+            "expressions: x RLIKE '^a\\\\d+$'.",
         )
     if isinstance(found, exp.Between) and found.args.get("symmetric"):
         return (

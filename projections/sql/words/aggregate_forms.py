@@ -26,6 +26,12 @@ class TryAvg(exp.Avg):
     _sql_names = ["TRY_AVG"]  # noqa: RUF012
 
 
+class Discrete(exp.ApproxQuantile):
+    """One of some values: of numbers as a DOUBLE, which Spark's own is."""
+
+    _sql_names = ["PERCENTILE_DISC"]  # noqa: RUF012
+
+
 def _counted(node: exp.Expr) -> exp.Expr | None:
     """A number of different values that may be wrong by some is one that is right."""
     return exp.Count(this=exp.Distinct(expressions=[node.this]))
@@ -117,7 +123,7 @@ def _part_of(node: exp.Expr) -> exp.Expr | None:
             made: exp.Expr = exp.Quantile(this=parts[0].this, quantile=node.this.this)
             return made if _is_wrapped(node) else _of_several(made) or made
         case exp.PercentileDisc():
-            made = exp.ApproxQuantile(this=parts[0].this, quantile=node.this.this)
+            made = Discrete(this=parts[0].this, quantile=node.this.this)
             return made if _is_wrapped(node) else _of_several(made) or made
         case exp.Mode() if node.this.this is None:
             return exp.Mode(this=parts[0].this)

@@ -106,6 +106,9 @@ class _Reader:
         if self.take("$"):
             self.is_plain = False
             return _LAST, True
+        if self.take("\\z"):
+            self.is_plain = False
+            return "\\Z", True
         if self.next() in ("*", "+", "?", "{", "}", "]"):
             raise _BeyondError
         return self.character(), False

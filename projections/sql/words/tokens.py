@@ -42,10 +42,11 @@ _UNITS = {
     "D": "DAY",
 }
 """Short names of units that sqlglot reads, and Spark does not."""
-_BEHIND_FROM = (
+BEHIND_FROM = (
     *(TokenType.SELECT, TokenType.WHERE, TokenType.GROUP_BY, TokenType.HAVING, TokenType.QUALIFY),
     *(TokenType.ORDER_BY, TokenType.LIMIT, TokenType.UNION, TokenType.INTERSECT, TokenType.EXCEPT),
 )
+"""Words that end the inputs of a query."""
 _BY_WORD = {
     "PIVOT": "Put what PIVOT reads in brackets: FROM (SELECT key, region, amount FROM …) q PIVOT "
     "(…).",
@@ -124,6 +125,14 @@ def parsed(script: Script, tokens: list[Token]) -> exp.Expr:
         ) from error
     assert query is not None, "a statement has tokens"
     return _with_whole_intervals(query)
+
+
+def spark_expression(text: str) -> exp.Expr:
+    """Read an expression of Spark SQL that is written in this code."""
+    (query,) = SPARK.parse(f"SELECT {text}")
+    assert isinstance(query, exp.Select), "it is written here"
+    made: exp.Expr = query.expressions[0]
+    return made
 
 
 def _with_whole_intervals(query: exp.Expr) -> exp.Expr:
@@ -238,7 +247,7 @@ def _enter(listing: list[bool], kind: TokenType, before: TokenType | None) -> No
         listing.pop()
     elif kind is TokenType.FROM:
         listing[-1] = before is not TokenType.DISTINCT
-    elif kind in _BEHIND_FROM:
+    elif kind in BEHIND_FROM:
         listing[-1] = False
 
 

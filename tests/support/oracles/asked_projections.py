@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
+from decimal import Decimal
 
 from tests.support.oracles.region_projections import FROM, Case
 from tests.support.oracles.sql_world import Fact, Row, World
@@ -160,6 +161,41 @@ def _in_same(world: World) -> list[Row]:
     ]
 
 
+def _by_distance(world: World) -> list[Row]:
+    found: dict[float, list[Fact]] = defaultdict(list)
+    for fact in world.facts:
+        found[fact.distance].append(fact)
+    return [
+        {"first": min(f.position for f in facts), "n": len(facts), "distance": distance}
+        for distance, facts in found.items()
+    ]
+
+
+def _of_distinct(world: World) -> list[Row]:
+    rows: list[Row] = []
+    for fact in world.facts:
+        own = [g for g in world.facts if g.flight == fact.flight]
+        own.sort(key=lambda g: (g.time, g.position))
+        known = {g.delay for g in own if g.delay is not None}
+        place = own.index(fact)
+        near = {g.delay for g in own[max(0, place - 1) : place + 1] if g.delay is not None}
+        rows.append(
+            {
+                "position": fact.position,
+                "total": sum(known) if known else None,
+                "mean": sum(near) / len(near) if near else None,
+                "exact": Decimal(sum(known)) if known else None,
+            }
+        )
+    return rows
+
+
+def _by_either(world: World) -> list[Row]:
+    counts = Counter((fact.origin, "all") for fact in world.facts)
+    counts += Counter(("all", fact.flight) for fact in world.facts)
+    return [{"origin": o, "flight": f, "n": n} for (o, f), n in counts.items()]
+
+
 _OF = "events.flight.departed, DESCRIPTOR(occurred_at)"
 _HOP = f"TABLE(HOP(TABLE STREAM {_OF}, INTERVAL '10' MINUTES, INTERVAL '20' MINUTES))"
 
@@ -227,6 +263,42 @@ ASKED = {
         f"SELECT a.position {FROM} a WHERE EXISTS (SELECT o.origin {FROM} o "
         "WHERE o.carrier = a.carrier GROUP BY 1 HAVING COUNT(*) > 1)",
         _chosen(_often),
+    ),
+    "exists of groups by an alias": _case(
+        "often_named",
+        "position",
+        f"SELECT a.position {FROM} a WHERE EXISTS (SELECT upper(o.origin) AS place, COUNT(*) AS n "
+        f"{FROM} o WHERE o.carrier = a.carrier GROUP BY place HAVING n > 1)",
+        _chosen(_often),
+    ),
+    "how many are nearer": _case(
+        "nearer",
+        "position",
+        f"SELECT position, (SELECT COUNT(*) {FROM} o WHERE o.distance < a.distance) AS n {FROM} a",
+        _of_each("n", lambda w, f: sum(g.distance < f.distance for g in w.facts)),
+    ),
+    "groups of a floating-point number": _case(
+        "by_distance",
+        "first",
+        f"SELECT first, n, distance FROM (SELECT MIN(position) AS first, COUNT(*) AS n, distance "
+        f"{FROM} GROUP BY distance) q",
+        _by_distance,
+    ),
+    "totals of distinct values around": _case(
+        "of_distinct",
+        "position",
+        "SELECT position, SUM(DISTINCT delay) OVER (PARTITION BY flight) AS total, "
+        "AVG(DISTINCT delay) OVER (PARTITION BY flight ORDER BY occurred_at ROWS BETWEEN 1 "
+        "PRECEDING AND CURRENT ROW) AS mean, SUM(DISTINCT CAST(delay AS DECIMAL(10, 0))) OVER "
+        f"(PARTITION BY flight) AS exact {FROM}",
+        _of_distinct,
+    ),
+    "sets of a list of groups": _case(
+        "by_either",
+        "origin, flight",
+        "SELECT coalesce(origin, 'all') AS origin, coalesce(flight, 'all') AS flight, "
+        f"COUNT(*) AS n {FROM} GROUP BY origin, flight GROUPING SETS ((origin), (flight))",
+        _by_either,
     ),
     "not exists, the first one": _case(
         "none_worse",
