@@ -15,14 +15,20 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import IO, Any
 
 from kernel.errors import EXIT_FAILED, EXIT_OK, PenstockError, Unavailable
 
-NICENESS = 10
+NICENESS, SESSION_NICENESS = 10, 5
+"""How far a child steps back as a process, and its session as a whole."""
+_LOWEST = 19
+_AGAIN_S, _TIMES = 0.11, 10
+"""Linux lets a user set the priority of one session in a tenth of a second."""
 _END_S = 10.0
 Work = Callable[..., Any]
 
@@ -109,19 +115,41 @@ class Child:
 
 
 def start_child() -> subprocess.Popen[bytes]:
-    """Start a child with pipes, at a low priority: it gets what is left."""
+    """Start a child with pipes, at a low priority: it gets what is left.
+
+    It has a session of its own. Where Linux shares processors between sessions first
+    (`sched_autogroup_enabled`), niceness counts within one alone: what a child does in the
+    pipeline's is taken from the pipeline, which then waits for its turn behind everybody else.
+    """
     # -P: what lies in the working directory, a workspace, is not to be imported.
     child = subprocess.Popen(
         [sys.executable, "-P", "-m", "lake.child_processes"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        start_new_session=True,
     )
     try:
         own = os.getpriority(os.PRIO_PROCESS, 0)
         os.setpriority(os.PRIO_PROCESS, child.pid, own + NICENESS)
     except ProcessLookupError:
-        pass  # It has ended already; its pipes will tell.
+        return child  # It has ended already; its pipes will tell.
+    _let_session_step_back(child.pid)
     return child
+
+
+def _let_session_step_back(pid: int) -> None:
+    """Have a session step back behind this one."""
+    for _ in range(_TIMES):
+        try:
+            own = Path("/proc/self/autogroup").read_text()  # "/autogroup-25 nice 5"
+            behind = min(_LOWEST, int(own.split()[-1]) + SESSION_NICENESS)
+            Path(f"/proc/{pid}/autogroup").write_text(str(behind))
+        except BlockingIOError:
+            time.sleep(_AGAIN_S)
+        except (OSError, IndexError):
+            return  # There are no such groups here, or the child has ended.
+        else:
+            return
 
 
 def step_back() -> None:
@@ -157,7 +185,7 @@ def main() -> None:
 
 def _answers() -> IO[bytes]:
     """Return where answers are written; what else this process prints goes to its errors."""
-    # Ctrl-C reaches the whole group; the parent says when it is over.
+    # Whoever interrupts means the parent, which says when it is over.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
