@@ -58,7 +58,8 @@ class Child:
                 _tell(process, words)
                 done, said = pickle.load(_pipe(process.stdout))
             except (OSError, EOFError, pickle.UnpicklingError) as error:
-                raise Unavailable(f"a child process ended amid its work ({self._end()})") from error
+                why = self._end() or str(error) or "it was told to"
+                raise Unavailable(f"a child process ended amid its work ({why})") from error
             except BaseException:
                 # An answer that is still to come must not be taken for that of the next question.
                 self.kill()
@@ -100,10 +101,10 @@ class Child:
         return self.process
 
     def _end(self) -> str:
-        """Let go of the child, and say how it ended."""
+        """Let go of the child, and say how it ended; nothing where there was none."""
         process, self.process = self.process, None
         if process is None:
-            return "it was told to"
+            return ""
         for pipe in (process.stdin, process.stdout):
             with suppress(OSError):  # What was buffered for a child that is gone.
                 _pipe(pipe).close()
@@ -177,10 +178,16 @@ def main() -> None:
     threading.Thread(
         target=_receive, args=(sys.stdin.buffer, told), name="receive", daemon=True
     ).start()
-    work = told.get()()
-    while True:
-        answers.write(answered(work, told.get()))
-        answers.flush()
+    try:
+        work = told.get()()
+        while True:
+            answers.write(answered(work, told.get()))
+            answers.flush()
+    except BaseException:
+        # At once: the thread that reads would keep the interpreter from its end.
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(EXIT_FAILED)
 
 
 def _answers() -> IO[bytes]:

@@ -11,8 +11,9 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import psutil
 import pyarrow as pa
@@ -21,7 +22,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from kernel.errors import LeaseLost, Unavailable
 from kernel.positions import Epoch
-from lake.child_processes import NICENESS, answered
+from lake import child_processes
+from lake.child_processes import NICENESS, Child, answered
 from lake.layout import Lake, current_name
 from lake.row_bytes import packed
 from lake.tables import Tables
@@ -169,6 +171,22 @@ def test_what_cannot_be_merged_is_an_error_and_the_child_goes_on(
     with pytest.raises(Unavailable, match="Error"):
         merge(str(tmp_path / "file"), FIRST, Guard("base", Epoch(1)), ["id"])
     assert merge(str(tmp_path / "a"), FIRST, Guard("base", Epoch(1)), ["id"]).rows == 3
+
+
+def test_work_that_cannot_be_made_ends_the_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So does one for which this machine has no room: it says so."""
+    made: Any = partial(int, "odd")
+    child = Child(made)
+    with pytest.raises(Unavailable, match=r"ended amid its work \(exit code 1\)"):
+        child.ask()
+
+    def no_room() -> subprocess.Popen[bytes]:
+        raise OSError("no memory")
+
+    monkeypatch.setattr(child_processes, "start_child", no_room)
+    with pytest.raises(Unavailable, match="no memory"):
+        child.ask()
+    child.close()
 
 
 class Foreign(Exception):
