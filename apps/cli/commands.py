@@ -27,6 +27,7 @@ from lake.layout import Lake
 
 if TYPE_CHECKING:
     from eventstore.service_client import ServiceClient
+    from projections.run.catalog import DeployedCatalog
 
 Command = Callable[..., None]
 
@@ -73,6 +74,14 @@ class CommandCall:
                 "penstock up",
             )
         return Lake.at(self.settings.lake)
+
+    @property
+    def catalog(self) -> DeployedCatalog:
+        """What is deployed in the workspace's lake, which may not be there yet."""
+        from lake.rows import SmallTables
+        from projections.run.catalog import DeployedCatalog
+
+        return DeployedCatalog(self.lake, SmallTables())
 
     def service(self) -> ServiceClient:
         """Return a client of the workspace's service."""

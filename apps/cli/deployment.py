@@ -102,12 +102,10 @@ def drop(
 
 
 def _set_status(call: CommandCall, name: str, status: str) -> None:
-    from lake.rows import SmallTables
-    from projections.run.catalog import DeployedCatalog
     from projections.serve.standings import standing
 
     standing(call.lake, name)  # It refuses a name that is not deployed.
-    entry = DeployedCatalog(call.lake, SmallTables()).set_status(name, status)
+    entry = call.catalog.set_status(name, status)
     document = {"name": name, "status": entry.status, "generation": entry.generation}
     call.answer(document, text=f"{name} is {entry.status}")
 

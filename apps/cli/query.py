@@ -98,10 +98,7 @@ def table_retry(call: CommandCall, name: TableName) -> None:
     }
     if name not in held:
         raise NotFound(f"{name} is not held by an error", remedy="penstock table list")
-    from lake.rows import SmallTables
-    from projections.run.catalog import DeployedCatalog
-
-    DeployedCatalog(lake, SmallTables()).try_again(name)
+    call.catalog.try_again(name)
     call.answer({"name": name, "retry": True}, text=f"{name} is tried again")
 
 

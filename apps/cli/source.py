@@ -15,6 +15,7 @@ import typer
 from apps import settings
 from apps.accounts import standing_still
 from apps.calls import asked
+from apps.capture import capture_site
 from apps.cli import source_add, source_topics, verification
 from apps.cli.commands import CommandCall, commands
 from apps.cli.options import DoIt, SourceName
@@ -58,7 +59,6 @@ def _documents(found: settings.Settings) -> list[dict[str, Any]]:
         root = found.workspace
         return [*declarations.stopped_documents(root), *declarations.leaving_documents(root)]
     # It takes seconds to load, which only a stack without its pipeline pays.
-    from apps.capture import capture_site
     from cdc.upkeep.source_documents import source_documents
 
     return source_documents(capture_site(found))
@@ -77,7 +77,6 @@ def status(call: CommandCall, name: SourceName) -> None:
     declarations.refuse_unknown(found.workspace, name)
     connect_url = found.required("connect.url")
     # What follows takes seconds to load, which a wrong name or a stopped stack does not pay for.
-    from apps.capture import capture_site
     from cdc import sources
     from cdc.connect import ConnectClient
     from cdc.copies.copy_progress import copies_of
@@ -180,7 +179,6 @@ def resume(call: CommandCall, name: SourceName) -> None:
     found = call.settings
     declarations.refuse_unknown(found.workspace, name)
     connect_url = found.required("connect.url")
-    from apps.capture import capture_site
     from cdc import sources
     from cdc.connect import ConnectClient
     from cdc.upkeep import lifecycle
@@ -209,7 +207,7 @@ def resnapshot(
     Kafka has: those that it lost are in no log.
     """
     found = call.settings
-    topic = source_topics.topic_state(found, name)
+    topic = source_topics.topic_state(call, name)
     if topic is not None:
         source_topics.pass_over(call, topic, yes=yes)
         return
@@ -222,7 +220,6 @@ def resnapshot(
     if not yes:
         which = ", ".join(chosen) or f"every table of {name}"
         call.refuse_unconfirmed(f"This copies {which}.", copies=which)
-    from apps.capture import capture_site
     from cdc.upkeep import lifecycle
 
     if source is None:
@@ -244,11 +241,10 @@ def remove(call: CommandCall, name: SourceName, yes: DoIt = False) -> None:
     external topic is not read any more; while a projection reads it, that is refused.
     """
     found = call.settings
-    if source_topics.is_declared(found, name) or source_topics.is_held(found, name):
+    if source_topics.is_declared(call, name) or source_topics.is_held(call, name):
         source_topics.drop(call, name, yes=yes)
         return
     declarations.refuse_unknown(found.workspace, name, leaving=True)
-    from apps.capture import capture_site
     from cdc.upkeep import lifecycle
 
     source = lifecycle.removable(capture_site(found), name)

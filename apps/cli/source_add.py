@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from apps import settings
+from apps.capture import capture_site
 from apps.cli.commands import CommandCall
 from apps.cli.options import SourceName
 from apps.cli.output import table
@@ -115,7 +116,6 @@ def check(call: CommandCall, name: SourceName, fix: Fix = False, fix_as: FixAs =
 def _checked(
     found: settings.Settings, source: Source, dsn: str, *, fix: bool, fix_as: str | None
 ) -> tuple[tuple[Check, ...], tuple[Repair, ...]]:
-    from apps.capture import capture_site
     from cdc.upkeep import source_checks
 
     site = capture_site(found)
@@ -133,7 +133,6 @@ def _start(
     timeout_s: float,
     more: Mapping[str, object],
 ) -> None:
-    from apps.capture import capture_site
     from cdc.declarations import FOLDER
     from cdc.upkeep import lifecycle
 

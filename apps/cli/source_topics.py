@@ -9,56 +9,43 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from apps.accounts import standing_still
+from apps.capture import capture_site
 from apps.cli.commands import CommandCall
 from apps.cli.output import table
-from apps.settings import Settings
 from kernel.errors import EXIT_UNHEALTHY
-from lake.layout import Lake
 from service.standstills import Standstill, of_source
 
 if TYPE_CHECKING:
     from cdc.upkeep.topic_sources import TopicState
 
+_SOURCE = "source"
+"""The kind of declared sources, as `projections.run.catalog` names it."""
 _HEADINGS = ("source", "topic", "format", "state", "records", "behind", "quarantined")
 
 
-def is_declared(found: Settings, name: str) -> bool:
+def is_declared(call: CommandCall, name: str) -> bool:
     """Say whether a source on an external topic has that name. Asks no broker."""
-    if not _any_declared(found):
+    if not call.catalog.live(_SOURCE):
         return False
-    from apps.capture import capture_site
     from cdc.upkeep import topic_sources
 
-    return name in topic_sources.declared_topics(capture_site(found))
+    return name in topic_sources.declared_topics(capture_site(call.settings))
 
 
-def is_held(found: Settings, name: str) -> bool:
+def is_held(call: CommandCall, name: str) -> bool:
     """Say whether a declared source has that name whose text is refused by now."""
-    if not _any_declared(found):
-        return False
-    from lake.tables import Tables
-    from projections.run.catalog import SOURCE, DeployedCatalog
-
-    deployment = DeployedCatalog(Lake.named(found.lake), Tables()).deployment()
-    return (SOURCE, name) in deployment.unread
+    catalog = call.catalog
+    return bool(catalog.live(_SOURCE)) and (_SOURCE, name) in catalog.deployment().unread
 
 
-def topic_state(found: Settings, name: str) -> TopicState | None:
+def topic_state(call: CommandCall, name: str) -> TopicState | None:
     """Describe one source on an external topic; None where no such source has that name."""
-    if not is_declared(found, name):
+    if not is_declared(call, name):
         return None
-    from apps.capture import capture_site
     from cdc.upkeep import topic_sources
 
-    states = topic_sources.topic_states(capture_site(found))
+    states = topic_sources.topic_states(capture_site(call.settings))
     return next(each for each in states if each.source == name)
-
-
-def _any_declared(found: Settings) -> bool:
-    from lake.rows import SmallTables
-    from projections.run.catalog import SOURCE, DeployedCatalog
-
-    return bool(DeployedCatalog(Lake.named(found.lake), SmallTables()).live(SOURCE))
 
 
 def page(documents: Sequence[Mapping[str, Any]], still: Mapping[str, Sequence[Standstill]]) -> str:
@@ -80,7 +67,7 @@ def shown(call: CommandCall, name: str) -> bool:
 
     Exit code 5 when something does, and when records are gone that it has not read.
     """
-    topic = topic_state(call.settings, name)
+    topic = topic_state(call, name)
     if topic is None:
         return False
     still = of_source(standing_still(call.settings), name)
@@ -107,7 +94,6 @@ def pass_over(call: CommandCall, topic: TopicState, *, yes: bool) -> None:
     if not yes:
         what = f"This gives up the records of topic {topic.topic} that Kafka does not have any more"
         call.refuse_unconfirmed(what, passes=topic.topic)
-    from apps.capture import capture_site
     from cdc.upkeep import topic_sources
 
     site = capture_site(call.settings)
@@ -122,8 +108,5 @@ def drop(call: CommandCall, name: str, *, yes: bool) -> None:
     if not yes:
         what = f"{name} would not be read any more; its log and its tables stay"
         call.refuse_unconfirmed(what, removes=name)
-    from lake.tables import Tables
-    from projections.run.catalog import DeployedCatalog
-
-    DeployedCatalog(Lake.at(call.settings.lake), Tables()).drop_source(name)
+    call.catalog.drop_source(name)
     call.answer({"removed": name, "whole": True}, text=f"{name} is removed")

@@ -14,6 +14,7 @@ import typer
 
 from apps import settings
 from apps.accounts import after_start, standing_still, while_starting
+from apps.capture import capture_site
 from apps.cli.commands import CommandCall, commands
 from apps.cli.options import JsonOption, NewWorkspaceOption
 from apps.cli.output import emit, table, tell, without_password
@@ -111,7 +112,6 @@ def explained(workspace: Path) -> Iterator[None]:
 
 def _captures(found: settings.Settings) -> None:
     """Let events and captured tables flow; the service has made the event store by now."""
-    from apps.capture import capture_site
     from cdc.upkeep import lifecycle
 
     lifecycle.ensure_outbox(capture_site(found))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from apps.capture import capture_site
 from apps.cli.commands import CommandCall
 from apps.cli.options import SourceName
 from apps.cli.output import Columns, listing
@@ -52,7 +53,6 @@ def verify(
     found = call.settings
     declarations.refuse_unknown(found.workspace, name)
     # Comparing loads the drivers and the lake, which neither `--help` nor a wrong name pays for.
-    from apps.capture import capture_site
     from apps.large_states import large_states
     from cdc import sources
     from cdc.database import split_table

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from apps.accounts import account, standing_still
+from apps.capture import capture_site
 from apps.cli.commands import CommandCall, commands
 from apps.cli.output import shower
 
@@ -32,7 +33,6 @@ def wait(
     nor are those that wait for their own trigger: they are named.
     """
     # Reading the lake takes a second to load, which `--help` should not pay.
-    from apps.capture import capture_site
     from service.caught_up import Accounts
     from service.caught_up import wait as wait_until
 
