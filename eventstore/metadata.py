@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, Final
@@ -19,8 +20,19 @@ def check_metadata(metadata: Mapping[str, Any], place: str, *, nul: bool = True)
     """Raise `InvalidRequest` for what cannot be stored and shown again, with its place.
 
     Numbers lie within 64 bits, and a fraction is one that a double holds unchanged: PostgreSQL
-    keeps any number, but who reads it back may not. `nul`: whether a NUL may occur at all.
+    keeps any number, but who reads it back may not. It keeps no sign of a zero. `nul`: whether a
+    NUL may occur at all. What says that an event is silent says nothing else.
     """
+    if not isinstance(metadata.get(SILENT, False), bool):
+        raise InvalidRequest(
+            f"{place}.{SILENT}: expected true or false",
+            remedy="With true the event is recorded, and deliveries leave it out; without it they "
+            "send it.",
+        )
+    _check_values(metadata, place, nul)
+
+
+def _check_values(metadata: Mapping[str, Any], place: str, nul: bool) -> None:
     for key, value in metadata.items():
         _check(value, f"{place}.{key}", nul)
         if nul and "\x00" in key:
@@ -33,7 +45,7 @@ def _check(value: Any, place: str, nul: bool) -> None:
             if nul and "\x00" in value:
                 raise _nul(place)
         case dict():
-            check_metadata(value, place, nul=nul)
+            _check_values(value, place, nul)
         case list():
             for index, item in enumerate(value):
                 _check(item, f"{place}[{index}]", nul)
@@ -43,7 +55,7 @@ def _check(value: Any, place: str, nul: bool) -> None:
             if value not in _WHOLE:
                 raise _number(value, place)
         case float():
-            if not -_BOUND < value < _BOUND:
+            if not -_BOUND < value < _BOUND or (value == 0 and math.copysign(1, value) < 0):
                 raise _number(value, place)
         case Decimal():
             raise _number(value, place)
@@ -58,7 +70,7 @@ def _nul(place: str) -> InvalidRequest:
 def _number(value: object, place: str) -> InvalidRequest:
     return InvalidRequest(
         f"{place}: the number {value} would not come back as it was sent: metadata holds numbers "
-        "of 64 bits, and fractions that a double holds unchanged",
+        "of 64 bits, fractions that a double holds unchanged, and a zero without a sign",
         remedy=_REMEDY,
         path=place,
     )

@@ -15,7 +15,7 @@ from typing import Any, Final
 import orjson
 
 from kernel.errors import InvalidRequest
-from schemas.json_values import EXACT_REMEDY, shown
+from schemas.json_values import shown
 
 _BLANKS: Final = b" \t\r\n"
 _MANY_DIGITS: Final = b"0" * 16
@@ -63,7 +63,7 @@ def parse(text: bytes) -> Any:
 def _beyond_doubles(error: orjson.JSONDecodeError) -> InvalidRequest:
     return InvalidRequest(
         f"$: line {error.lineno} column {error.colno}: the number is beyond what a double holds",
-        remedy=f"{EXACT_REMEDY[:1].upper()}{EXACT_REMEDY[1:]}.",
+        remedy="Write it in quotes, as text, which a string takes, and a decimal with room for it.",
     )
 
 

@@ -93,8 +93,10 @@ def test_what_would_not_come_back_is_refused_with_its_place(type_: object, text:
 
 @pytest.mark.parametrize("number", ["1e400", "-1e400", "1E+309", "1e99999999999999999999"])
 def test_a_number_beyond_doubles_is_json_that_is_refused(number: str) -> None:
-    with pytest.raises(InvalidRequest, match=r"line 2 column 2: .* beyond what a double holds"):
+    told = r"line 2 column 2: .* beyond what a double holds"
+    with pytest.raises(InvalidRequest, match=told) as refused:
         json_text.parse(b'{"v":\n %b}' % number.encode())
+    assert "in quotes" in refused.value.remedy, "no schema of its field would take it as a number"
     for broken in (f"[{number}", f"[nonsense, {number}]", f"[{number}]]"):
         with pytest.raises((orjson.JSONDecodeError, InvalidRequest)):
             json_text.parse(broken.encode())
@@ -199,6 +201,8 @@ def test_inference_refuses_what_no_type_holds_and_registers_nothing_wider() -> N
         '{"trace": -1e300}',
         '{"a": [1, {"b": 9223372036854775808}]}',
         '{"trace": 12345678901234.567}',
+        '{"trace": -0.0}',
+        '{"a": [{"b": -0e0}]}',
         '{"trace": "\\u0000"}',
         '{"\\u0000": 1}',
     ],
@@ -208,8 +212,18 @@ def test_metadata_that_would_not_come_back_is_refused(text: str) -> None:
         check_metadata(json_text.parse(text.encode()), "$.metadata")
 
 
+@pytest.mark.parametrize("value", ['"yes"', "1", "null", "{}"])
+def test_what_says_that_an_event_is_silent_says_it_plainly(value: str) -> None:
+    text = f'{{"penstock_silent": {value}}}'
+    with pytest.raises(InvalidRequest, match=r"metadata\.penstock_silent: expected true or false"):
+        check_metadata(json_text.parse(text.encode()), "$.metadata")
+
+
 def test_metadata_of_every_kind_is_taken() -> None:
-    text = b'{"a": [1, -2.5, null, true, "x", {}], "b": 9223372036854775807, "c": 1e18}'
+    text = (
+        b'{"a": [1, -2.5, null, true, "x", {}], "b": 9223372036854775807, "c": 1e18, "d": 0.0,'
+        b' "penstock_silent": true, "e": {"penstock_silent": "nothing of ours"}}'
+    )
     check_metadata(json_text.parse(text), "$.metadata")
 
 
