@@ -11,6 +11,7 @@ beside them, so an answer may be as old as `STALE_S`, and says of which epoch it
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -33,6 +34,8 @@ _FEED_THREADS: Final = 2
 _MOST_SCANS: Final = 64
 """So many slow reads are under way or wait; another one is refused."""
 _LOOK_EVERY_S: Final = 0.05
+_ROWS_WAIT_S: Final = 0.05
+"""So long a look waits for rows of a new version; longer ones are read beside it."""
 
 
 class LakeReader:
@@ -85,12 +88,16 @@ class LakeReader:
 
         `newest`: as it is now, and not a moment ago. Raises `NotFound`, `Unavailable`.
         """
-        look = await self._look(newest=newest)
-        if name not in look.projections:
-            from projections.serve.standings import unknown_projection
-
-            raise unknown_projection(name, look.projections)
+        look = await self._look_for(name, newest=newest)
         return look.projections[name], look.rows.get(name)
+
+    async def at_hand(self, name: str) -> tuple[ServedVersion, HeldRows | None]:
+        """Return what is served of a projection, or was before while its rows are being read.
+
+        So that nobody waits for all rows of a generation that was swapped in. Raises as `served`.
+        """
+        look = await self._look_for(name, newest=False)
+        return look.before.get(name, (look.projections[name], look.rows.get(name)))
 
     async def awaited(
         self, name: str, store: str, position: int, wait_s: float
@@ -119,6 +126,14 @@ class LakeReader:
             await asyncio.gather(self._looking, return_exceptions=True)
         for threads in (self._pool, self._scanners, self._feeders):
             threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _look_for(self, name: str, *, newest: bool) -> Look:
+        look = await self._look(newest=newest)
+        if name not in look.projections:
+            from projections.serve.standings import unknown_projection
+
+            raise unknown_projection(name, look.projections)
+        return look
 
     async def _look(self, *, newest: bool) -> Look:
         now = asyncio.get_running_loop().time()
@@ -150,4 +165,6 @@ class LakeReader:
     def _load(self) -> Lookups:
         from projections.serve.lookups import Lookups
 
-        return Lookups(self.lake, most_bytes=self._memory_bytes)
+        # What was loaded stays: each walk through it stops all requests for a tenth of a second.
+        gc.freeze()
+        return Lookups(self.lake, most_bytes=self._memory_bytes, wait_s=_ROWS_WAIT_S)

@@ -106,7 +106,8 @@ async def read_rows(
             headers["preference-applied"] = f"wait={wait_s}"
     else:
         newest = "no-cache" in (cache_control or "").lower()
-        served, held = await reader.served(projection, newest=newest)
+        looked = reader.served(projection, newest=True) if newest else reader.at_hand(projection)
+        served, held = await looked
     at, version, rows = await _rows_at(reader, served, held, epoch)
     state = f"{served.table_id}-{version}-{at}-{served.generation}-{served.status}"
     headers |= {"etag": f'"{state}"', "penstock-epoch": str(at)}

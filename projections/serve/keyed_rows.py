@@ -267,7 +267,8 @@ def named(schema: pa.Schema, key: Sequence[str]) -> tuple[str, ...]:
 def bounded(rows: ds.Dataset, schema: pa.Schema, most_bytes: int) -> pa.Table | None:
     """Read rows whole; None as soon as they are known to take more memory than allowed."""
     batches, size = [], 0
-    for batch in rows.scanner(columns=schema.names).to_reader():
+    # One core is enough for it: on the others readers are answered meanwhile.
+    for batch in rows.scanner(columns=schema.names, use_threads=False).to_reader():
         size += batch.nbytes
         if size > most_bytes:
             return None

@@ -4,7 +4,8 @@
                                 -> Difference from an older version
 
 The newest version of what is asked for is held; with the next version only files that came are
-read. What is larger than the bound, and any older version, is read from its files.
+read. Who does not wait for these has the version before them meanwhile. What is larger than the
+bound, and any older version, is read from its files.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
@@ -21,9 +23,10 @@ from deltalake.exceptions import DeltaError
 from kernel.errors import NotFound, Unavailable
 from kernel.positions import DeltaVersion, Epoch
 from lake.layout import Lake
+from lake.storage import version_at
 from lake.tables import Tables
 from projections.run.catalog import DeployedCatalog
-from projections.serve.keyed_rows import HeldRows, KeyedRows, held, scanned
+from projections.serve.keyed_rows import HeldRows, KeyedRows, ScannedRows, held, scanned
 from projections.serve.newest_runs import NewestRuns, ServedVersion, not_run
 from projections.serve.row_changes import RowChange, VersionDifference, all_new, difference
 from projections.serve.versions import EpochVersions, not_kept, opened, readable
@@ -36,25 +39,41 @@ _IDLE_S = 300.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kept:
+    """The rows of a version; those that are too many to be held are `scanned`."""
+
     served: ServedVersion
     rows: HeldRows | None
+    scanned: ScannedRows | None
     file_bytes: int
     """Size of the files: a table that was too large is not tried again before it shrinks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What is served at one moment; `rows` of those projections that are in memory."""
+    """What is served at one moment; `rows` of those projections that are in memory.
+
+    `before`: of those whose rows are still being read, what was served before, with its rows.
+    """
 
     projections: Mapping[str, ServedVersion]
     rows: Mapping[str, HeldRows]
+    before: Mapping[str, tuple[ServedVersion, HeldRows]]
 
 
 class Lookups:
     """Reads projections of one lake. Safe for use from several threads."""
 
-    def __init__(self, lake: Lake, *, most_bytes: int) -> None:
+    def __init__(self, lake: Lake, *, most_bytes: int, wait_s: float | None = None) -> None:
+        """`wait_s`: so long a look waits for the rows of new versions; None: until they are read.
+
+        Those of a swap are all rows there are, which take seconds where they are many.
+        """
         self.lake = lake
+        self._wait_s = wait_s
+        self._found: Mapping[str, ServedVersion] = {}
+        self._bringer = ThreadPoolExecutor(1, thread_name_prefix="lake-rows")
+        self._brought = Future[None]()
+        self._brought.set_result(None)
         self._most_bytes = most_bytes
         self._runs = NewestRuns(lake)
         self._looking = threading.Lock()
@@ -66,21 +85,50 @@ class Lookups:
         """Steps that are being read: what nobody reads any more is let go."""
 
     def look(self) -> Look:
-        """Return what is served now, with the rows of what was asked for lately.
+        """Return what is served now, with the rows of what was asked for lately, as far as read.
 
         Raises `Unavailable` where the lake cannot be read.
         """
         try:
             with self._looking:
-                found = self._runs.look()
+                found = self._found = self._runs.look()
         except (DeltaError, OSError) as error:
             raise Unavailable(f"the lake {self.lake.root} cannot be read: {error}") from error
+        self._bring_all(found)
+        rows: dict[str, HeldRows] = {}
+        before: dict[str, tuple[ServedVersion, HeldRows]] = {}
+        for name, kept in self._kept.copy().items():
+            served = found.get(name)
+            if served is None or kept.rows is None:
+                continue
+            if _same(kept.served, served):
+                rows[name] = kept.rows
+            elif kept.served.lake_id == served.lake_id:
+                before[name] = kept.served, kept.rows
+        return Look(projections=found, rows=rows, before=before)
+
+    def _bring_all(self, found: Mapping[str, ServedVersion]) -> None:
+        """Have what is held brought to its newest version, and wait for that for `wait_s`."""
+        if not any(self._is_behind(name, found.get(name)) for name in self._kept.copy()):
+            return
+        begun = False
+        while not begun:
+            with self._looking:
+                begun = self._brought.done()
+                if begun:
+                    self._brought = self._bringer.submit(self._bring_each)
+                brought = self._brought
+            if not begun and self._wait_s is not None:
+                return
+            # Without a bound also for one that another look began, of what was served before.
+            wait([brought], self._wait_s)
+
+    def _bring_each(self) -> None:
         with self._reading:
+            found = self._found
             for name in [*self._kept]:
                 if name in self._kept:  # What was brought before it may have needed its room.
                     self._bring(name, found.get(name))
-            rows = {name: kept.rows for name, kept in self._kept.items() if kept.rows is not None}
-        return Look(projections=found, rows=rows)
 
     def applied(self, served: ServedVersion, store: str, position: int) -> bool:
         """Say whether what is served has an event store's events up to a position."""
@@ -99,14 +147,24 @@ class Lookups:
         Raises `NotFound` before the first run, and where the version is not kept any more.
         """
         self.asked_for(served.name)
-        with self._reading:
-            kept = self._kept.get(served.name)
-            if kept is None or _newer(served, kept.served):
-                self._hold(served, kept)
+        if self._reading.acquire(blocking=self._wait_s is None):
+            try:
                 kept = self._kept.get(served.name)
-            if kept is not None and kept.rows is not None and _same(kept.served, served):
+                if kept is None or _newer(served, kept.served):
+                    self._hold(served, kept)
+            finally:
+                self._reading.release()
+        kept = self._kept.get(served.name)
+        if kept is not None and _same(kept.served, served):
+            if kept.rows is not None:
                 return kept.rows
+            if kept.scanned is not None and self._is_newest(kept.scanned):
+                return kept.scanned
         return scanned(self.table(served), served.key, table_name(served.name))
+
+    def _is_newest(self, rows: ScannedRows) -> bool:
+        """Say whether a table has no version behind these rows, with which their files may go."""
+        return version_at(self.lake.path(rows.table), rows.version + 1) is None
 
     def rows_at(self, served: ServedVersion, epoch: Epoch) -> tuple[DeltaVersion, KeyedRows]:
         """Return a projection's rows at an epoch that it was brought to.
@@ -199,10 +257,20 @@ class Lookups:
                 raise not_kept(name, served.version) from error
             return newest
 
+    def _is_idle(self, name: str) -> bool:
+        """Say whether nobody has asked for a projection's rows for long."""
+        return time.monotonic() - self._asked.get(name, 0.0) > _IDLE_S
+
+    def _is_behind(self, name: str, served: ServedVersion | None) -> bool:
+        """Say whether other rows are to be held of a projection than are, or none any more."""
+        kept = self._kept.get(name)
+        if kept is None or served is None or self._is_idle(name):
+            return kept is not None
+        return not _same(kept.served, served)
+
     def _bring(self, name: str, served: ServedVersion | None) -> None:
         """Hold a projection's newest rows, unless nobody has asked for them for long."""
-        idle_s = time.monotonic() - self._asked.get(name, 0.0)
-        if served is None or served.version is None or idle_s > _IDLE_S:
+        if served is None or served.version is None or self._is_idle(name):
             del self._kept[name]
         elif not _same(self._kept[name].served, served):
             try:
@@ -222,7 +290,12 @@ class Lookups:
                 if size <= self._most_bytes and not too_large
                 else None
             )
-        self._kept[served.name] = _Kept(served=served, rows=rows, file_bytes=size)
+        self._kept[served.name] = _Kept(
+            served=served,
+            rows=rows,
+            scanned=scanned(table, served.key, table_name(served.name)) if rows is None else None,
+            file_bytes=size,
+        )
         self._shrink()
 
     def _shrink(self) -> None:

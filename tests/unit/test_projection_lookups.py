@@ -8,6 +8,7 @@ import threading
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -18,7 +19,8 @@ from kernel.positions import Epoch
 from lake.layout import Lake
 from lake.writer import Guard, with_op
 from projections.run.catalog import DROPPED
-from projections.serve.keyed_rows import HIDDEN, ScannedRows
+from projections.serve import lookups as served_rows
+from projections.serve.keyed_rows import HIDDEN, ScannedRows, held
 from projections.serve.lookups import Lookups
 from projections.serve.row_values import documents, key_of
 from replay.generations import live_app
@@ -139,6 +141,49 @@ def test_a_swap_and_its_rollback_are_followed(made: HandMade) -> None:
     rollback(made.site, "report")
     assert shown(lookups, "1") == [{"id": 1, "word": "w1@3"}]
     assert lookups.look().projections["report"].generation == 1
+
+
+def test_rows_of_before_are_at_hand_while_those_of_a_swap_are_read(
+    made: HandMade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lookups, may_read = Lookups(made.lake, most_bytes=MEMORY, wait_s=0.01), threading.Event()
+    assert shown(lookups, "1") == [{"id": 1, "word": "w1@3"}]
+
+    def read_when_told(*of: Any) -> Any:
+        assert may_read.wait(60)
+        return held(*of)
+
+    monkeypatch.setattr(served_rows, "held", read_when_told)
+    made.build("report", words((1, "second"), epoch=3), 3)
+    swap(made.site, "report", lambda replay: replay)
+    try:
+        look = lookups.look()
+        before, rows = look.before["report"]
+        assert (before.generation, rows.page(None, 1)["word"].to_pylist()) == (1, ["w1@3"])
+        assert "report" not in look.rows
+        # Who asks for the newest does not wait for all of its rows either.
+        newest = look.projections["report"]
+        assert newest.generation == 2
+        assert lookups.rows(newest).page(None, 9)["word"].to_pylist() == ["second"]
+    finally:
+        may_read.set()
+    until(lambda: "report" in lookups.look().rows, "the rows were read")
+    look = lookups.look()
+    assert not look.before
+    assert look.rows["report"].page(None, 9)["word"].to_pylist() == ["second"]
+
+
+def test_what_is_scanned_is_opened_once_while_nothing_comes(made: HandMade) -> None:
+    lookups = Lookups(made.lake, most_bytes=0)
+    served = lookups.look().projections["report"]
+    first = lookups.rows(served)
+    assert lookups.rows(served) is first
+    # A version that is not noted yet may be one whose files take the place of these.
+    made.epoch(head=40)
+    made.writer.overwrite(
+        made.lake.path("projection/report"), words((1, "w")), Guard(live_app("report", 1), Epoch(4))
+    )
+    assert lookups.rows(served) is not first
 
 
 @pytest.mark.parametrize("key", ["word", "code"])
