@@ -189,8 +189,10 @@ def test_p6_both_forms_give_the_same_bits_and_what_a_walk_gives(
     done = epochs(chance, 40)
     root = tmp_path_factory.mktemp("histories")
     here, there = both(spark, root, people([f"key {kind}" for kind in kinds]))
+    added = added_to(done)
     for at, facts in enumerate(done, start=1):
-        rows = with_ddl(oddly(typed(facts, at), kinds), at)
+        came = typed(facts, at)
+        rows = with_ddl(oddly(came, kinds), at, [added[place] for place in places_of(came)])
         for world in (here, there):
             if at == WIDENED:
                 widen(world)
@@ -200,13 +202,34 @@ def test_p6_both_forms_give_the_same_bits_and_what_a_walk_gives(
     assert [of_walk(row) for row in expected(told)] == of_history(here.rows(), kinds[0])
 
 
+_Place = tuple[int, int, int | None]
 ADDED, WIDENED = 2, 4
 """Epochs from which the table has a column more, and one of another type."""
 
 
-def with_ddl(rows: pa.Table, epoch: int) -> pa.Table:
+def places_of(rows: pa.Table) -> list[_Place]:
+    columns = (rows[name].to_pylist() for name in ("_seq_hi", "_seq_lo", "id"))
+    return [*zip(*columns, strict=True)]
+
+
+def added_to(done: Sequence[Sequence[Fact]]) -> dict[_Place, str | None]:
+    """Return what each fact has in the column that is added, by its place in the order.
+
+    What a copy reads again, as it was written, has what was written: else it would be a change.
+    """
+    known: dict[int | None, str | None] = {}
+    found: dict[_Place, str | None] = {}
+    facts = [(at, fact) for at, part in enumerate(done, start=1) for fact in part]
+    for at, fact in sorted(facts, key=lambda each: (each[1].hi, each[1].lo)):
+        if fact.operation != "r" or fact.id not in known:
+            known[fact.id] = "x" if at >= ADDED else None
+        found[fact.hi, fact.lo, fact.id] = known[fact.id]
+    return found
+
+
+def with_ddl(rows: pa.Table, epoch: int, added: Sequence[str | None] = ()) -> pa.Table:
     if epoch >= ADDED and "added" not in rows.schema.names:
-        rows = rows.append_column("added", pa.array(["x"] * rows.num_rows, pa.string()))
+        rows = rows.append_column("added", pa.array(added, pa.string()))
     kind = pa.int16() if epoch >= WIDENED else pa.int8()
     return rows.set_column(rows.schema.get_field_index("tiny"), "tiny", rows["tiny"].cast(kind))
 
