@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +125,28 @@ def test_a_topic_goes_on_where_the_range_ended(reader: Reader) -> None:
     told = [headers(each) for each in reader.records()]
     assert {each["category"] for each in told} == {"order"}
     assert not any("penstock-silent" in each for each in told)
+
+
+def test_p10_a_range_is_sent_with_its_gaps_and_times_moved_through_a_kill(reader: Reader) -> None:
+    pace = ("--from", "11", "--until", "51", "--starting", "2030-01-01T00:00:00Z")
+    pace = (*pace, "--gaps", "occurred", "--speed", "20x")
+    reader.killed_at("sink.after_commit", 9, *pace)
+    there = len(reader.positions())
+    assert 0 < there < 41
+    done = reader.replay(*pace)
+    assert (done["sent"], done["there_before"]) == (41 - there, there)
+    assert reader.positions() == [*range(11, 52)]
+    rows = {row["position"]: row for row in reader.origin.logged()}
+    by_position = {int(headers(each)["position"]): each for each in reader.records()}
+    moved = datetime(2030, 1, 1, tzinfo=UTC) - rows[11]["recorded_at"]
+    for position, record in by_position.items():
+        for moment in ("occurred_at", "recorded_at"):
+            told = datetime.fromisoformat(headers(record)[moment])
+            assert told == rows[position][moment] + moved
+    # Each process has a schedule of its own, a twentieth of a second for each second.
+    assert done["seconds"] >= 0.05 * (41 - there - 1)
+    with pytest.raises(Conflict, match="has a replay with another"):
+        reader.replay(*pace[2:])
 
 
 def test_a_topic_that_is_made_takes_the_largest_record(reader: Reader) -> None:
