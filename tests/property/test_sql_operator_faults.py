@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from projections.run.key_parts import KeyPart
 from projections.run.operators import JoinOperator
 from projections.sql.operators.tree import (
     Final,
@@ -72,9 +73,8 @@ def now_for_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take back what left rows gave as if they had met the right rows that there are now."""
     joined = JoinOperator._joined
 
-    def anew(self: JoinOperator, left: str, right: str, *, sign: str = "") -> str:
-        now = self._tables.name("right_now")
-        return joined(self, left, now if sign else right, sign=sign)
+    def anew(self: JoinOperator, left: str, right: str, part: KeyPart, *, sign: str = "") -> str:
+        return joined(self, left, "right_now" if sign else right, part, sign=sign)
 
     monkeypatch.setattr(JoinOperator, "_joined", anew)
 
