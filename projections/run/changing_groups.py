@@ -7,8 +7,10 @@ asked than a total the values that it has, each once with how often it is there.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from projections.run.database import TEXT, Database
+from projections.run.key_parts import WHOLE, KeyPart, listed_keys
 from projections.run.operator_tables import (
     NEGATIVE,
     Listed,
@@ -58,7 +60,7 @@ class ChangingOperator:
         self._keys = node.keys
         new = changing.totals.of_facts
         self._came = _came(changing, input_changes)
-        self._new = _new(new, tables.name("came"))
+        self._new = partial(_new, new, tables.name("came"))
         self._values = [
             _ValueBag(tables, changing.groups, each, place)
             for place, each in enumerate(changing.values)
@@ -70,7 +72,7 @@ class ChangingOperator:
         """See `Operator`."""
         tables = self._tables
         tables.fresh("came", f"{self._came} LIMIT 0")
-        tables.fresh("new", self._new)
+        tables.fresh("new", self._new(WHOLE))
         for each in self._values:
             each.start()
         # What is known of a group has the types that it gets by being added to nothing.
@@ -87,7 +89,7 @@ class ChangingOperator:
         if tables.empty("came"):
             tables.fresh("changed", f"FROM {self.changes} LIMIT 0")
             return
-        tables.fresh("new", self._new)
+        tables.fresh_by_parts("new", tables.count("came"), self._new)
         touched = f"FROM {tables.name('new')}"
         near = tables.near("given", touched, self._keys)
         both = same(self._keys, "g", "n")
@@ -155,13 +157,13 @@ class _ValueBag:
         self._what = values
         self._keys = groups.keys
         own = [each for each in groups.columns if each.name in groups.keys]
+        self._listed = listed_keys(groups.keys)
         self._columns = Listed.of_columns([*own, values.argument])
         self._bag, self._came, self._now = (f"{what}{place}" for what in ("bag", "values", "have"))
         self._lost = f"lost{place}"
         self.results = f"results{place}"
         known = f"{TEXT.name(values.argument.name)} IS NOT NULL"
-        rows = f"SELECT {self._columns}, _w FROM {tables.name('came')} WHERE {known}"
-        self._changes = consolidated(rows, self._columns)
+        self._values = f"SELECT {self._columns}, _w FROM {tables.name('came')} WHERE {known}"
 
     def columns(self, of: str) -> dict[str, str]:
         """Write the results, from the relation `of`; there is no row for a group of no value."""
@@ -175,18 +177,18 @@ class _ValueBag:
     def start(self) -> None:
         """Make the empty tables."""
         tables = self._tables
-        tables.fresh(self._came, self._changes)
-        tables.stored(self._bag, self._changes, self._keys)
+        tables.fresh(self._came, self._changes(WHOLE))
+        tables.stored(self._bag, self._changes(WHOLE), self._keys)
         tables.fresh(self._now, f"FROM {tables.name(self._came)}")
         tables.fresh(
             self._lost, f"SELECT {listed(TEXT, self._keys)} FROM {tables.name(self._came)}"
         )
-        tables.fresh(self.results, self._results())
+        tables.fresh(self.results, self._results("", WHOLE))
 
     def step(self) -> None:
         """Compute what is asked of the values of the groups that came."""
         tables = self._tables
-        tables.fresh(self._came, self._changes)
+        tables.fresh_by_parts(self._came, tables.count("came"), self._changes)
         came, groups, beside = tables.name(self._came), "new", ""
         if self._what.extremes:
             # Only of what was the least or the greatest, and went, the next one is not known.
@@ -197,10 +199,16 @@ class _ValueBag:
         if not tables.empty(groups):
             near = tables.near(self._bag, f"FROM {touched}", self._keys)
         parts = (
-            f"SELECT v.* FROM {of} AS v SEMI JOIN {touched} AS n ON {both}" for of in (near, came)
+            f"SELECT v.* FROM {o} AS v SEMI JOIN {touched} AS n ON {both}" for o in (near, came)
         )
-        tables.fresh(self._now, consolidated(" UNION ALL ".join(parts), self._columns))
-        tables.fresh(self.results, self._results(beside))
+        have = f"FROM ({' UNION ALL '.join(parts)}) AS r"
+        tables.fresh_by_parts(
+            self._now,
+            tables.count("came"),
+            lambda part: consolidated(f"{have}{part.where(self._listed)}", self._columns),
+        )
+        results = partial(self._results, beside)
+        tables.fresh_by_parts(self.results, tables.count(self._now, self._came), results)
 
     def _at_an_end(self) -> str:
         """Write the groups that a value left which was the least or the greatest of theirs."""
@@ -232,13 +240,19 @@ class _ValueBag:
         """See `Operator`."""
         self._tables.compact(self._bag, self._columns)
 
-    def _results(self, beside: str = "") -> str:
+    def _changes(self, part: KeyPart) -> str:
+        """Write what came and went of the values of the groups of a part."""
+        return consolidated(f"FROM ({self._values}) AS r{part.where(self._listed)}", self._columns)
+
+    def _results(self, beside: str, part: KeyPart) -> str:
         """Write the results of each group that has a value; `beside` are further ones, as SQL."""
-        values, what = f"FROM {self._tables.name(self._now)}", self._what
-        once = self._of(what.once, f"SELECT {self._columns} {values} WHERE {_SURE}{beside}")
+        what, where = self._what, part.where(self._listed)
+        values = f"FROM {self._tables.name(self._now)}"
+        known = f"SELECT {self._columns} {values} WHERE {_SURE}{beside}"
+        once = self._of(what.once, f"FROM ({known}) AS r{where}")
         if not what.times:
             return once
-        times = self._of(what.times, bag(values, self._columns))
+        times = self._of(what.times, bag(f"{values}{where}", self._columns))
         if not what.once:
             return times
         more = listed(TEXT, [call.name for call in what.times], "t")
@@ -281,13 +295,13 @@ def _double_totals(doubles: DoubleTotals, columns: Mapping[str, str]) -> dict[st
     }
 
 
-def _new(new: Grouped, came: str) -> str:
-    """Write totals of the rows that came, by group, and below zero those of the rows that went."""
-    parts = []
+def _new(new: Grouped, came: str, part: KeyPart) -> str:
+    """Write totals of what came, by group, and below zero those of what went, of a part of them."""
+    parts, keys = [], listed(TEXT, new.keys)
     for sign in ("", "-"):
-        times = f"SELECT *, unnest(range({sign}_w)) FROM {came} WHERE {sign}_w > 0"
+        own = f"(FROM {came}{part.where(keys)}) AS c"
+        times = f"SELECT *, unnest(range({sign}_w)) FROM {own} WHERE {sign}_w > 0"
         parts.append(_grouped(new.keys, [*map(_call, new.calls)], times))
-    keys = listed(TEXT, new.keys)
     less = ", ".join(f"{_less(call)} AS {TEXT.name(call.name)}" for call in new.calls)
     return f"{parts[0]} UNION ALL SELECT {keys}, {less} FROM ({parts[1]}) AS went"
 
