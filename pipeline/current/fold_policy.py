@@ -17,8 +17,9 @@ class FoldPolicy:
     not by its own work. Above, a base waits as well until the tail has `share` of its rows, or for
     `longest_s` and for `rest` times as long as its merges take. `most_rows` and `most_bytes` bound
     a tail in memory: a tail that is half full is folded at once, and when it is full all the same,
-    ingest waits. One that would be half full within `flood_s` is folded when it is: in a backlog a
-    merge for each epoch would take more than all else that is done with the epoch. Of a base whose
+    ingest waits. One that would be half full within `flood_s` is folded when it is, or once it is
+    `flood_rest` times as old as a merge takes: in a backlog a merge for each epoch would take more
+    than all else that is done with the epoch. Of a base whose
     `share` is more than half of `most_rows` a tail may have twice that share: a merge writes all of
     the base, and the changes that it is for grow with it.
     """
@@ -34,6 +35,7 @@ class FoldPolicy:
     most_rows: int = 500_000
     most_bytes: int = 64 * 2**20
     flood_s: float = 10.0
+    flood_rest: float = 10.0
 
     def due(
         self, *, age_s: float, rows: int, size: int, base_rows: int, base_bytes: int, spent_s: float
@@ -45,7 +47,7 @@ class FoldPolicy:
         if self.full(2 * rows, 2 * size, base_rows):
             return age_s >= self.freshness_s
         half_full = max(2 * rows / self._most_rows(base_rows), 2 * size / self.most_bytes)
-        if age_s < self.flood_s * half_full:
+        if age_s < min(self.flood_s * half_full, self.flood_rest * spent_s):
             return False
         if base_bytes <= self.eager_bytes or rows >= self.share * base_rows:
             rest_s = spent_s * min(self.rest, spent_s / self.dear_s)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from typing import TypeVar
 
 from kernel.errors import Unavailable
 from kernel.positions import Offsets, covers
@@ -17,6 +18,8 @@ from pipeline.read.kafka_records import records_between
 from pipeline.read.kafka_topics import KafkaTopics
 
 log = logging.getLogger("penstock.pipeline")
+
+Each = TypeVar("Each")
 
 PLANNED_S = 1.0
 """So often it is asked whether there are new topics, while epochs go on behind what was planned."""
@@ -46,7 +49,7 @@ class Reach:
         """Up to where this run has read, what was passed by included."""
         self._planned: Offsets = {}
         self._pattern = ""
-        self._planned_at = self._asked_at = now()
+        self._planned_at = self._asked_at = self._looked_at = now()
         self._lock = threading.Lock()
         self._moved: dict[str, float] = {}
 
@@ -69,7 +72,7 @@ class Reach:
         """
         with self._lock:
             self._planned = end
-            self._planned_at = self._asked_at = self._now()
+            self._planned_at = self._asked_at = self._looked_at = self._now()
             return self.here(end)
 
     def goes_on(self, topics: KafkaTopics) -> bool:
@@ -105,7 +108,7 @@ class Reach:
             join()
         return True
 
-    def here(self, offsets: Offsets) -> Offsets:
+    def here(self, offsets: Mapping[str, Each]) -> Mapping[str, Each]:
         """Return those of the lanes that are read here just now."""
         away = self._book.names if self._book is not None else frozenset()
         if not away:
@@ -140,11 +143,16 @@ class Reach:
         """Say whether anything is unread up to `end`."""
         return not covers(self.taken, end)
 
-    @staticmethod
-    def newest(topics: KafkaTopics, end: Offsets) -> Offsets:
-        """Return where the topics of a batch end by now; where nobody says so, where it ends."""
+    def newest(self, topics: KafkaTopics, end: Offsets) -> Offsets:
+        """Return where the topics of a batch end by now, with those that are new: in a backlog they
+        would wait for all that was planned. Where nobody says so, where the batch ends.
+        """
+        known = {t: [int(p) for p in at] for t, at in end.items()}
         with suppress(Unavailable):
-            return topics.readable_ends({t: [int(p) for p in at] for t, at in end.items()})
+            if self._now() - self._looked_at >= PLANNED_S:
+                self._looked_at = self._now()
+                known = {**self.here(topics.matching(self._pattern)), **known}
+            return topics.readable_ends(known)
         return end
 
     def unread(self, topics: KafkaTopics) -> int:

@@ -128,6 +128,16 @@ def test_a_backlog_is_merged_when_a_tail_is_half_full_and_not_for_each_epoch() -
     assert policy.due(age_s=policy.freshness_s, rows=5_000, size=0, **asked), "no flood"
 
 
+@pytest.mark.parametrize("per_s", [26_000, 45_000, 120_000])
+def test_who_reads_by_path_waits_in_a_flood_for_ten_merges_at_most(per_s: int) -> None:
+    """Where a merge takes a tenth of the time it is no burden, whatever comes."""
+    policy = FoldPolicy()
+    base = {"base_rows": 100_000, "base_bytes": 6 * 2**20, "spent_s": 0.1}
+    assert policy.due(age_s=1.01, rows=int(1.01 * per_s), size=0, **base)
+    assert not policy.due(age_s=0.9, rows=int(0.9 * per_s), size=0, **base)
+    assert folds(100_000, 0.1, per_s=per_s) * 0.1 <= 0.1 * HOUR_S
+
+
 def test_what_is_written_for_each_change_does_not_grow_with_the_base() -> None:
     """Beyond some size a merge, which writes all of the base, is for a share of its rows."""
     per_s, seconds_a_row = 20_000, 0.4e-6

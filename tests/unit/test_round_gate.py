@@ -169,6 +169,27 @@ def test_epochs_that_wait_for_rounds_go_on_without_another_plan(
     assert [each.end["quiet"]["0"] for each in made] == made_up_to
 
 
+def test_a_topic_that_is_new_amid_a_backlog_does_not_wait_for_all_that_was_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.read.reach.PLANNED_S", NOT_AT_ALL_S)
+    ends = {"shop": {"0": 3_000}}
+    run, made = run_over(ends, LaneBook(), tmp_path)
+    run._much = None
+    run.reach.begin({"shop": {"0": 0}, "new": {"0": 0}})
+
+    def comes(_: int) -> bool:
+        ends["new"] = {"0": 5}
+        return False
+
+    cast(Any, run)._after_round = comes
+    run._at_work(0, {"shop": {"0": 3_000}})
+    assert len(made) > 2
+    assert made[0].end.keys() == {"shop"}
+    assert made[1].end["new"]["0"] > 0, "beside the next part"
+    assert run.reach.taken == {"shop": {"0": 3_000}, "new": {"0": 5}}
+
+
 @pytest.mark.parametrize(
     ("there", "goes_on"),
     [
