@@ -55,6 +55,9 @@ _DISK_FULL = "53100"
 """The SQLSTATE of PostgreSQL."""
 _TELL_OF_FILES = frozenset({"OSError", "IOException", "DeltaError", "ComputeError"})
 """Errors that tell of files, by the names that Python, DuckDB, deltalake and Polars give them."""
+_TELL_OF_SPILLING = frozenset({"OutOfMemoryException"})
+"""What DuckDB raises where neither memory nor the disk behind it has room: it names the latter."""
+_SPILLS_NO_MORE = "max_temp_directory_size"
 _TELL_OF_THROWN = frozenset({"PySparkException", "Py4JJavaError"})
 _THROWN_FOR_ROOM = re.compile(
     r"(?m)(?:^|: )(?:[\w.]+\.)?(?:(?:IO|FileNotFound|FileSystem)Exception|OSError): "
@@ -352,6 +355,8 @@ def _says_no_room(error: BaseException) -> bool:
     names = {kind.__name__ for kind in type(error).__mro__}
     if names & _TELL_OF_FILES:
         return _FULL.search(str(error)) is not None
+    if names & _TELL_OF_SPILLING:
+        return _SPILLS_NO_MORE in str(error)
     if names & _TELL_OF_COMMITS:
         return _COMMITTED_WITHOUT_ROOM.search(str(error)) is not None
     return bool(names & _TELL_OF_THROWN) and _THROWN_FOR_ROOM.search(str(error)) is not None

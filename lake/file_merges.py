@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +49,8 @@ MOST_ROWS = 250_000
 """So many rows the touched files have at most, and so many are merged into them."""
 HELD_BYTES = 16 * 2**20
 
+Twice = Callable[[pa.Table, str], Exception]
+"""Makes an error of the keys of a table's rows, of which one is there twice, and of its path."""
 _Bools = npt.NDArray[np.bool_]
 _Key = tuple[str, str]
 
@@ -57,13 +59,15 @@ _Key = tuple[str, str]
 class Upserts:
     """Rows to insert or update by their `keys`, those that are `gone` to delete; one of each key.
 
-    The table's row stays where its tuple of the columns `newer` is greater, or has a null.
+    The table's row stays where its tuple of the columns `newer` is greater, or has a null. `twice`
+    makes the error of keys that the table has more than once; without it MERGE changes all of them.
     """
 
     rows: pa.Table
     gone: pa.ChunkedArray
     keys: Sequence[str]
     newer: Sequence[str]
+    twice: Twice | None = None
 
 
 class FileMerges:
@@ -83,8 +87,8 @@ class FileMerges:
         """Make the merge one guarded commit behind the version that `table` has, and bring it up.
 
         Returns False where it did nothing: MERGE is to do it. Raises `LeaseLost` where somebody
-        committed under the same app id meanwhile, and as `committing` does. With `again` the table
-        has the epoch.
+        committed under the same app id meanwhile, as `committing` does, and what `what.twice`
+        makes. With `again` the table has the epoch.
         """
         behind, stored = table.version(), schema_of(table)
         rows = shaped(what.rows, stored)
@@ -95,7 +99,7 @@ class FileMerges:
         if not self._are_few(touched) or table.version() != behind:
             return False
         parts = self._parts(table, touched, stored)
-        found = None if parts is None else _put_together(parts, rows, what)
+        found = None if parts is None else _put_together(parts, rows, what, table.table_uri)
         if found is None:
             return False
         merged, replaced = found
@@ -241,15 +245,18 @@ def _holds(values: Sequence[Any], low: Any, high: Any) -> bool:
 
 
 def _put_together(
-    parts: Sequence[pa.Table], rows: pa.Table, what: Upserts
+    parts: Sequence[pa.Table], rows: pa.Table, what: Upserts, uri: str
 ) -> tuple[pa.Table, list[bool]] | None:
     """Return the rows of the new file, and of which files it takes the place.
 
     None where keys are not unique, or a row has a NaN: its column would have no bounds, which
     deltalake's own datasets take for null.
     """
-    marks = _marks(pa.concat_tables([rows.slice(0, 0), *parts]), rows, what)
+    base = pa.concat_tables([rows.slice(0, 0), *parts])
+    marks = _marks(base, rows, what)
     if marks is None:
+        if what.twice is not None:
+            raise what.twice(base.select(list(what.keys)), uri)
         return None
     stays, comes = marks
     kept, replaced = [rows.filter(pa.array(comes))], []

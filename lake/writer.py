@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeVar, cast
+from typing import Any, Literal, Protocol, TypeVar, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,7 +31,7 @@ from kernel.positions import DeltaVersion, Epoch
 from lake.datasets import schema_of
 from lake.exactness import as_stored
 from lake.file_appends import appended
-from lake.file_merges import FileMerges, Upserts
+from lake.file_merges import FileMerges, Twice, Upserts
 from lake.guarded_commits import committing, guarded, mark_of, marked
 from lake.key_places import last_of_zeros
 from lake.local_commits import came_before
@@ -199,8 +199,13 @@ class ArrowWriter:
         *,
         keys: Sequence[str],
         newer: Sequence[str] = (),
+        twice: Twice | None = None,
     ) -> DeltaVersion:
-        """Upsert or delete by key; see `TableWriter`."""
+        """Upsert or delete by key; see `TableWriter`.
+
+        Raises what `twice` makes where the table has one of the keys more than once: before
+        anything is written, or behind a MERGE, which has changed all rows of the key.
+        """
         table = self._tables.ensure(path, rows.drop_columns([OP]).schema)
         if reached(table, guard):
             return DeltaVersion(table.version())
@@ -222,11 +227,14 @@ class ArrowWriter:
             gone=pc.equal(rows[OP], DELETE),
             keys=keys,
             newer=newer,
+            twice=twice,
         )
         if self._files.merge(table, what, guard.app_id, guard.epoch, again=guard.again):
             return DeltaVersion(table.version())
         before = table.version()
-        self._merge(table, rows, guard, keys=keys, newer=newer)
+        met = self._merge(table, rows, guard, keys=keys, newer=newer)
+        if twice is not None and met > rows.num_rows:
+            raise twice(rows.select(list(keys)), table.table_uri)
         if table.version() == before:
             return self.append(path, schema_of(table).empty_table(), guard)
         return DeltaVersion(table.version())
@@ -239,7 +247,8 @@ class ArrowWriter:
         *,
         keys: Sequence[str],
         newer: Sequence[str],
-    ) -> None:
+    ) -> int:
+        """Have deltalake merge; return how many rows of the table it updated or deleted."""
         match_keys = " AND ".join(_same_key(key, rows) for key in keys)
         bounds = within(rows, list(keys), "t")
         if bounds is not None:
@@ -258,7 +267,7 @@ class ArrowWriter:
         update_when = f"{upsert} AND {_not_older(newer)}" if newer else upsert
         delete_when = f"{op} = '{DELETE}'"
         with _committing(table, guard, f"merge into {table.table_uri}"):
-            (
+            done: dict[str, Any] = (
                 table.merge(
                     unsliced(rows),
                     match_keys,
@@ -271,6 +280,7 @@ class ArrowWriter:
                 .when_not_matched_insert(columns, predicate=upsert)
                 .execute()
             )
+        return int(done["num_target_rows_updated"]) + int(done["num_target_rows_deleted"])
 
     def _add(
         self, table: DeltaTable, rows: pa.Table, guard: Guard, others: Sequence[Guard] = ()

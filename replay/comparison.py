@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
-from kernel.errors import InvalidRequest
+from kernel.errors import InvalidRequest, StorageFull, first_line, is_no_room
 from lake.datasets import dataset_of, scanner_of
 from lake.spill_folders import spill_folder
 from pipeline.verification.cells import normal, sized, text_sql
@@ -76,7 +76,16 @@ def _connected(scratch: str) -> Iterator[duckdb.DuckDBPyConnection]:
         connection.execute("SET enable_progress_bar = false")
         # A predicate is somebody's SQL: it reads these two tables and nothing else.
         connection.execute("SET enable_external_access = false")
-        yield connection
+        try:
+            yield connection
+        except duckdb.Error as error:
+            if not is_no_room(error):
+                raise
+            raise StorageFull(
+                f"the disk of {tempfile.gettempdir()} is full, where rows are compared that memory "
+                f"does not hold: {first_line(error)}",
+                remedy="Make room there, or let TMPDIR name another folder; then compare again.",
+            ) from error
 
 
 class _Comparing:

@@ -18,7 +18,7 @@ from replay.book import READY, Replay, ReplayBook, State
 from replay.comparison import row_differences
 from replay.copies import table_of
 from replay.differences import RowDifferences
-from replay.generations import build_app, generation_name, live_app
+from replay.generations import build_app, generation_name, live_app, version_before
 from replay.subject import Site, declaration, entry_of, has_late_rows, subject_of
 from replay.table_types import TypeDifference, type_differences
 
@@ -190,7 +190,10 @@ def _compared(site: Site, replay: Replay, expectation: Expectation) -> Generatio
             f"generation {replay.generation} was built",
             remedy=f"penstock wait --caught-up, then penstock replay verify {name}",
         )
-    stable = kept(site.lake.path(f"projection/{name}"), versions[replay.epoch])
+    path = site.lake.path(f"projection/{name}")
+    # What somebody else wrote since then is in it: readers of the table have these rows.
+    newest = version_before(path, live_app(name, replay.base), replay.epoch)
+    stable = kept(path, max(versions[replay.epoch], newest or 0))
     if stable is None:
         raise NotFound(
             f"what {name} was at epoch {replay.epoch}, up to which generation "

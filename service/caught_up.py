@@ -54,7 +54,8 @@ class CaughtUpEpoch:
     """The epoch that has it all, 0 where nothing was ever recorded.
 
     `tables`: derived tables and projections that reached it; `waiting`: projections that do not
-    yet, because they wait for their own trigger, each with the reason.
+    yet, because they wait for their own trigger or for the first row of an input, each with the
+    reason.
     """
 
     epoch: Epoch
@@ -271,12 +272,14 @@ def _awaited(
 
 
 def by_design(state: Mapping[str, Any] | None, epoch: Epoch) -> dict[str, str]:
-    """Return the projections that wait for their own trigger at an epoch or later, and why."""
+    """Return the projections that wait for their own trigger, or for the first row of an input,
+    at an epoch or later, and why.
+    """
     known = (state or {}).get("projections", {})
     return {
-        f"projection {name}": str(each["trigger"])
+        f"projection {name}": str(why)
         for name, each in known.items()
-        if each.get("trigger") and each.get("asked", 0) >= epoch
+        if (why := each.get("trigger") or each.get("first_row")) and each.get("asked", 0) >= epoch
     }
 
 

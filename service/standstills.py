@@ -115,8 +115,7 @@ def _tables(state: Mapping[str, Any]) -> Iterator[Standstill]:
 
 def _projections(state: Mapping[str, Any]) -> Iterator[Standstill]:
     for name, each in state.get("projections", {}).items():
-        # One that waits for an input's first row stands where it should.
-        if each.get("error") and not each["error"].startswith("waits: "):
+        if each.get("error"):
             command = f"penstock projection status {name}"
             yield _told("projection", name, each["error"], command)
 

@@ -30,7 +30,7 @@ def wait(
     """Wait until all that was committed by now is in all tables and sinks.
 
     Exit code 5 when the time is over, naming what is behind. Paused projections are not waited for,
-    nor are those that wait for their own trigger: they are named.
+    nor are those that wait for their own trigger, or for the first row of an input: they are named.
     """
     # Reading the lake takes a second to load, which `--help` should not pay.
     from service.caught_up import Accounts

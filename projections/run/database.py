@@ -5,7 +5,6 @@ Moments are kept in it as `TIMESTAMP` without a zone, in UTC. What it holds is d
 
 from __future__ import annotations
 
-import errno
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,14 @@ from uuid import uuid4
 import duckdb
 import pyarrow as pa
 
-from kernel.errors import BeyondThisProcess, ContractViolation, TooLarge, first_line
+from kernel.errors import (
+    BeyondThisProcess,
+    ContractViolation,
+    StorageFull,
+    TooLarge,
+    first_line,
+    is_no_room,
+)
 from lake.spill_folders import spill_folder
 from projections.run.kept_statements import ArrowViews, KeptStatements
 from projections.run.spark_scalars import register_scalars
@@ -31,7 +37,6 @@ MEMORY_BYTES = 256 * 2**20
 ORDER_TYPES = {"_time": "TIMESTAMP", "_seq_hi": "BIGINT", "_seq_lo": "BIGINT"}
 """Of the columns that rows are ordered by."""
 _TOGETHER_BYTES = 8 * 2**20
-_NO_MEMORY = "Out of Memory Error"
 
 
 class Database:
@@ -75,18 +80,21 @@ class Database:
     def within_memory(self) -> Iterator[None]:
         """Say of work that was too large what helps: the rows are not to blame.
 
-        Raises `TooLarge`.
+        Raises `StorageFull` where the disk behind the memory is full, else `TooLarge`.
         """
         try:
             yield
-        except duckdb.OutOfMemoryException as error:
+        except duckdb.Error as error:
+            if is_no_room(error):
+                raise _full_disk(error) from error
+            if not isinstance(error, duckdb.OutOfMemoryException):
+                raise
             raise TooLarge(
                 f"what the projection keeps between runs, or one run of it, needs more than "
-                f"{self._memory_bytes // 2**20} MB of memory and the disk behind it "
-                f"({tempfile.gettempdir()}): {first_line(error)}",
-                remedy="Raise pipeline.state_memory_bytes, or free space there, and restart the "
-                "pipeline. What is kept, and which queries Spark computes instead, shows: penstock "
-                "projection explain FILE.sql",
+                f"{self._memory_bytes // 2**20} MB of memory: {first_line(error)}",
+                remedy="Raise pipeline.state_memory_bytes, and restart the pipeline. What is kept, "
+                "and which queries Spark computes instead, shows: penstock projection explain "
+                "FILE.sql",
                 memory_bytes=self._memory_bytes,
             ) from error
 
@@ -101,6 +109,8 @@ class Database:
         except duckdb.OutOfMemoryException:
             raise
         except duckdb.Error as error:
+            if is_no_room(error):
+                raise
             # DuckDB passes the name of a function's error on in its text.
             if BeyondThisProcess.__name__ in str(error):
                 raise BeyondThisProcess(first_line(error)) from error
@@ -147,22 +157,33 @@ def next_batch(batches: pa.RecordBatchReader) -> pa.RecordBatch | None:
         return next(batches, None)
     except OSError as error:
         # So come errors of DuckDB from a stream of Arrow.
-        memory = _NO_MEMORY in str(error)
-        raise (duckdb.OutOfMemoryException if memory else duckdb.Error)(str(error)) from error
+        kinds = {"Out of Memory Error": duckdb.OutOfMemoryException, "IO Error": duckdb.IOException}
+        kind = next((kinds[said] for said in kinds if said in str(error)), duckdb.Error)
+        raise kind(str(error)) from error
 
 
 @contextmanager
 def beside_memory() -> Iterator[None]:
-    """Say of files beside a database that their disk is full as DuckDB does of its own there.
+    """Say of files beside a database that their disk is full as of DuckDB's own there.
 
     Others write in the midst of its work, as a table whose rows it gives: their disk is another.
+    Raises `StorageFull`.
     """
     try:
         yield
     except OSError as error:
-        if error.errno != errno.ENOSPC:
+        if not is_no_room(error):
             raise
-        raise duckdb.OutOfMemoryException(f"{_NO_MEMORY}: {error}") from error
+        raise _full_disk(error) from error
+
+
+def _full_disk(error: Exception) -> StorageFull:
+    return StorageFull(
+        f"the disk of {tempfile.gettempdir()} is full, where a projection keeps what memory does "
+        f"not hold: {first_line(error)}",
+        remedy="Make room there, or let TMPDIR name another folder, or raise "
+        "pipeline.state_memory_bytes; then: penstock restart pipeline",
+    )
 
 
 def arrow_type(column: Column) -> pa.DataType:

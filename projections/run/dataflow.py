@@ -8,7 +8,7 @@ the dataflow unusable; whoever runs it then begins anew.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import assert_never
 
@@ -17,7 +17,15 @@ import pyarrow as pa
 from kernel.errors import ContractViolation
 from projections.run.added_groups import AddedOperator
 from projections.run.changing_groups import ChangingOperator
-from projections.run.database import MEMORY_BYTES, ORDER_TYPES, TEXT, Database, arrow_type, types_of
+from projections.run.database import (
+    MEMORY_BYTES,
+    ORDER_TYPES,
+    TEXT,
+    Database,
+    arrow_type,
+    types_of,
+    without_zones,
+)
 from projections.run.duckdb_functions import register_called
 from projections.run.key_parts import KeyPart, by_parts, listed_keys
 from projections.run.operator_tables import Listed, consolidated
@@ -117,10 +125,16 @@ class Dataflow:
         """
         return self._round(self._changes)
 
-    def begin(self, stored: Iterable[pa.Table]) -> pa.Table:
+    def begin(
+        self,
+        stored: Iterable[pa.Table],
+        keys: Sequence[str],
+        twice: Callable[[pa.Table], Exception],
+    ) -> pa.Table:
         """Do the first round; return what leads from the rows that a table has to the right ones.
 
-        Neither of them is held in memory as a whole.
+        Neither of them is held in memory as a whole. Raises what `twice` makes of keys that the
+        table has more than once: of two rows one would be taken back, and both go with their key.
         """
         columns = listed(TEXT, names(self._tree))
         rows = f"SELECT {columns}, _w FROM ({self._changes}) AS c"
@@ -128,7 +142,22 @@ class Dataflow:
             self._connection.execute(f"CREATE TEMP TABLE stored AS {rows} LIMIT 0")
             columns_of = names(self._tree)
             self._insert("stored", (part.select(columns_of) for part in stored), weight=-1)
-        changes = self._round(f"{rows} UNION ALL FROM stored")
+        named = listed(TEXT, keys)
+        repeated = "SELECT {} FROM stored {} GROUP BY ALL HAVING count(*) > 1 LIMIT 1"
+        try:
+            changes = self._round(f"{rows} UNION ALL FROM stored")
+        except ContractViolation as error:
+            found = self._connection.sql(repeated.format(named, "")).to_arrow_table()
+            if found.num_rows:
+                raise twice(found) from error
+            raise
+        if changes.num_rows:
+            self._connection.register("__changed", without_zones(changes.select(list(keys))))
+            near = repeated.format(named, f"SEMI JOIN __changed USING ({named})")
+            found = self._connection.sql(near).to_arrow_table()
+            self._connection.unregister("__changed")
+            if found.num_rows:
+                raise twice(found)
         self._connection.execute("DROP TABLE stored")
         return changes
 

@@ -45,6 +45,7 @@ def without_rows(name: str) -> NotFound:
     return NotFound(
         f"{name} has no rows yet",
         remedy="It goes on with the first one. If its name is right: penstock table list",
+        first_row=name,
     )
 
 
@@ -228,18 +229,23 @@ def _with_keys(rows: pa.Table, keys: pa.Table, table: DeltaTable) -> pa.Table:
     own = rows.select(keys.schema.names).cast(keys.schema)
     places = places_of(own, keys)
     if places is None:
-        raise _repeated(own, table)
+        raise repeated(own, table.table_uri)
     return rows.filter(pa.array(places != NOWHERE))
 
 
-def _repeated(keys: pa.Table, table: DeltaTable) -> Incompatible:
-    """Return what is wrong with a projection's table that has one of some keys twice."""
+def repeated(keys: pa.Table, uri: str) -> Incompatible:
+    """Return what is wrong with a projection's table that has one of some keys twice.
+
+    It is named where it is among `keys` twice, or the only one.
+    """
     counted = keys.group_by(keys.schema.names).aggregate([([], "count_all")])
     twice = counted.filter(pc.greater(counted["count_all"], 1)).slice(0, 1)
+    twice = twice if keys.num_rows > 1 else counted
     key = ", ".join(f"{n} = {twice[n][0]}" for n in keys.schema.names) if twice.num_rows else ""
-    name = table.table_uri.rstrip("/").rpartition("/projection/")[2].partition("/")[0]
+    name = uri.rstrip("/").rpartition("/projection/")[2].partition("/")[0]
     return Incompatible(
-        f"the table of {name} has a key more than once: {key}; something else wrote to it",
+        f"the table of {name} has a key more than once{key and f': {key}'}; something else wrote "
+        "to it",
         remedy=f"Build its rows anew: penstock replay apply {name}, penstock replay verify {name}, "
         f"then penstock replay swap {name} --yes --reason WHY",
     )

@@ -40,7 +40,7 @@ from projections.run.projection_states import (
 from projections.run.projector import Projector
 from projections.run.relations import LATENESS, LakeCatalog
 from projections.run.round_plans import RoundPlans
-from projections.run.runs_beside import RoundOfProjections, RunsBeside, error_of
+from projections.run.runs_beside import RoundOfProjections, RunsBeside
 from projections.run.step_budget import within_budget
 from projections.run.targets import live_target
 from projections.sql.plans.plan import InputKind, Plan
@@ -154,7 +154,7 @@ class Projecting:
         before = brought = self._derived.at()
         up_to = within_budget(self._manifest, brought.epoch, last)
         catalog = self._catalog(deployment, brought)
-        plans = self._round_plans.of(deployment, catalog)
+        plans = self._round_plans.of(deployment, catalog, before.epoch)
         joined = [i.name for made in plans.values() for i in made.inputs if i.kind in VERSIONS]
         histories = {
             history.name: history
@@ -239,7 +239,8 @@ class Projecting:
         for name in plans:
             state = self.states[name]
             state.trigger = waits.get(name)
-            state.asked = up_to
+            if state.first_row is None:  # Else the epoch of the run that looked for it counts.
+                state.asked = up_to
         return waits
 
     def _typed_due(self) -> bool:
@@ -295,11 +296,12 @@ class Projecting:
         state.held = held is not None
         if held is not None:
             # What its input lacks would be missed for good: rows come under the epochs they missed.
-            state.error = held
+            state.first_row, state.error = None, held
             return False
         behind = self._behind(made, deployment, up_to)
         if behind is not None:
-            state.held, state.error = behind
+            state.held, state.first_row, state.error = behind
+            state.asked = up_to
             return False
         if state.slow and not self._beside.full:
             self._beside.wanted.add(name)
@@ -310,7 +312,7 @@ class Projecting:
             if isinstance(error, BeyondThisProcess) and self._beside.most:
                 self._beside.wanted.add(name)
             else:
-                state.error = error_of(error)
+                state.stops(error, asked=up_to)
             return False
         self._done(name, made, run, up_to)
         return True
@@ -318,7 +320,8 @@ class Projecting:
     def _done(self, name: str, made: Plan, run: Run, up_to: Epoch) -> None:
         """Take note of a run."""
         state = self.states[name]
-        state.epoch, state.error, state.last_ms = up_to, None, run.milliseconds
+        state.epoch, state.last_ms = up_to, run.milliseconds
+        state.error = state.first_row = None
         state.waits = final_rows_wait(run) if made.final else None
         state.slow = run.milliseconds > self._beside.slow_ms and not run.whole
         state.runs, state.state_bytes = state.runs + 1, run.state_bytes
@@ -333,7 +336,7 @@ class Projecting:
                 self._done(each.run.name, each.run.plan, each.done, each.run.up_to)
                 state.noted = state.epoch
             elif each.error is not None:
-                state.error = each.error
+                state.stops(each.error, asked=each.run.up_to)
 
     def _alone(self, at: RoundOfProjections) -> tuple[Projector, LakeCatalog]:
         """Return what computes projections in another thread, and what it looks up."""
@@ -345,24 +348,21 @@ class Projecting:
 
     def _behind(
         self, made: Plan, deployment: Deployment, up_to: Epoch
-    ) -> tuple[bool, str | None] | None:
-        """Say which projection that a plan reads is not at an epoch, and if that will last.
-
-        Of one whose place is about to be taken nothing is said: it takes seconds.
+    ) -> tuple[bool, str | None, str | None] | None:
+        """Say why a projection that a plan reads is not at an epoch: if that will last, and the
+        first row that it waits for or an error. Of one that is replaced just now nothing is said.
         """
         for name in read_by(made):
-            other = self.states.get(name)
-            if other is not None and other.epoch >= up_to:
+            other = self.states.get(name) or ProjectionState(name)
+            if other.epoch >= up_to:
                 continue
             if deployment.claimed(name) or name in self._beside:
-                return False, None
+                return False, None, None
             entry = deployment.projections.get(name)
             if entry is not None and entry[0].status == PAUSED:
                 fix = f"penstock projection resume {name}"
-                return True, f"waits for the projection {name}, which is paused | fix: {fix}"
-            error = other.error if other is not None else None
-            why = error or f"it has not run yet | fix: penstock projection status {name}"
-            return other is not None and other.held, f"waits for the projection {name}: {why}"
+                return True, None, f"waits for the projection {name}, which is paused | fix: {fix}"
+            return other.held, *other.told_to_readers(up_to)
         return None
 
     def _current_deployment(self) -> Deployment:

@@ -7,9 +7,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from kernel.clock import UNIX_EPOCH
+from kernel.errors import FIX, PenstockError, without_stack
 from lake.tables import TableAt
 from pipeline.ddl.held_tables import retry_command
 from projections.run.derived_tables import DerivedTables
+from projections.run.relations import waits_for_input
+
+FIRST_ROW = "waits for the first row: "
+"""How it is told of a projection that an input of it has no row yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +47,10 @@ class ProjectionState:
     """What the status shows of one projection.
 
     It was computed up to `epoch`, and can be seen by name up to `noted`. By design `waits` are
-    final rows, and `trigger` is what it waits for at the epoch `asked` before it runs. `slow` says
-    that its last run kept others waiting. `takes_s` is how long it takes until a due run can be
-    seen; one that began and cannot be seen yet `waits_since` then.
+    final rows, and `trigger` is what it waits for at the epoch `asked` before it runs, as
+    `first_row` is where an input had no row then. `slow` says that its last run kept others
+    waiting. `takes_s` is how long it takes until a due run can be seen; one that began and cannot
+    be seen yet `waits_since` then.
     """
 
     name: str
@@ -59,9 +65,30 @@ class ProjectionState:
     waits_since: float | None = None
     waits: str | None = None
     trigger: str | None = None
+    first_row: str | None = None
     asked: int = 0
     slow: bool = False
     state_bytes: int | None = None
+
+    def stops(self, error: Exception, asked: int | None = None) -> None:
+        """Take note of why it cannot be planned, or computed up to the epoch `asked`.
+
+        That an input has no row yet is no error.
+        """
+        first = isinstance(error, PenstockError) and (
+            "first_row" in error.fields or waits_for_input(error)
+        )
+        said = error_of(error)
+        self.first_row, self.error = (f"{FIRST_ROW}{said}", None) if first else (None, said)
+        self.asked = self.asked if asked is None else asked
+
+    def told_to_readers(self, up_to: int) -> tuple[str | None, str | None]:
+        """Say why who reads it waits: for the first row that it lacks itself, or as an error."""
+        if self.first_row is not None and self.asked >= up_to:
+            said = self.first_row.removeprefix(FIRST_ROW)
+            return f"{FIRST_ROW}of the projection {self.name}: {said}", None
+        why = self.error or f"it has not run yet | fix: penstock projection status {self.name}"
+        return None, f"waits for the projection {self.name}: {why}"
 
     def document(self) -> dict[str, object]:
         """Return what the pipeline says of it."""
@@ -69,11 +96,19 @@ class ProjectionState:
             "epoch": self.noted,
             "error": self.error,
             "run_ms": self.last_ms,
-            "waits": self.waits,
+            "waits": self.first_row or self.waits,
             "trigger": self.trigger,
+            "first_row": self.first_row,
             "asked": self.asked,
             "state_bytes": self.state_bytes,
         }
+
+
+def error_of(error: Exception) -> str:
+    """Say what a projection's error is, with what to do where that is known."""
+    if isinstance(error, PenstockError):
+        return f"{error.message}{FIX}{error.remedy}"
+    return f"{type(error).__name__}: {without_stack(error)[:500]}"
 
 
 def final_rows_wait(run: Run) -> str:

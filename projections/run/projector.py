@@ -44,7 +44,7 @@ from projections.run.database import MEMORY_BYTES, Database
 from projections.run.driver_builds import DriverBuilds
 from projections.run.engines import PlanSessions, SparkEngine
 from projections.run.final_rows import FinalRows
-from projections.run.input_rows import anything_new, versions_read
+from projections.run.input_rows import anything_new, repeated, versions_read
 from projections.run.key_runs import changed_rows
 from projections.run.meanings import Meanings
 from projections.run.pending_notes import PendingNotes
@@ -241,6 +241,7 @@ class Projector:
                 guard,
                 keys=plan.key,
                 newer=ORDER if plan.strategy is Strategy.NEWEST else (),
+                twice=repeated,
             )
             gone = pc.sum(pc.equal(changes[OP], DELETE)).as_py() or 0
             table = TableAt(version=version, as_of_epoch=guard.epoch)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -39,7 +40,7 @@ from lake.writer import OP, UPSERT, upserts_and_deletes
 from pipeline.typed.columns import EPOCH
 from projections.run.database import MEMORY_BYTES, arrow_schema
 from projections.run.dataflow import Dataflow
-from projections.run.input_rows import epochs, facts, placed, table_at, table_of
+from projections.run.input_rows import epochs, facts, placed, repeated, table_at, table_of
 from projections.run.relations import LakeCatalog
 from projections.sql.operators.shape import InputKind, Plan
 from projections.sql.operators.tree import Newest, Scan, scans
@@ -136,7 +137,8 @@ class RegionRuns:
             self._fed(held, tree, reading, up_to)
         held.dataflow.pass_watermark(reading.watermark_us)
         if fresh and table is not None:
-            rows = held.dataflow.begin(_stored(table, tree))
+            twice = partial(repeated, uri=table.table_uri)
+            rows = held.dataflow.begin(_stored(table, tree), reading.plan.key, twice)
         else:
             rows = held.dataflow.round()
         held.epoch = int(up_to)

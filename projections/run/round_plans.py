@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from kernel.errors import PenstockError
+from kernel.positions import Epoch
 from projections.run.catalog import Deployment
 from projections.run.projection_states import ProjectionState
-from projections.run.relations import LakeCatalog, waits_for_input
-from projections.run.runs_beside import error_of
+from projections.run.relations import LakeCatalog
 from projections.sql.plans.declared_relations import DeclaredCatalog
 from projections.sql.plans.kept_plans import Asked, KeptPlans
 from projections.sql.plans.plan import Plan
@@ -22,34 +21,37 @@ class RoundPlans:
     def __init__(self, states: dict[str, ProjectionState]) -> None:
         self._states = states
         self._kept = KeptPlans()
+        self._unplanned: set[str] = set()
 
-    def of(self, deployment: Deployment, catalog: LakeCatalog) -> dict[str, Plan]:
-        """Return the plans that can be made now, by projection."""
+    def of(self, deployment: Deployment, catalog: LakeCatalog, at: Epoch) -> dict[str, Plan]:
+        """Return the plans that can be made now, by projection; `catalog` is of an epoch."""
         plans: dict[str, Plan] = {}
         sources = tuple(deployment.sources.values())
         declared = DeclaredCatalog(Asked(catalog), sources, tuple(deployment.declared.values()))
         for name, decl in deployment.declared.items():
-            made = self._plan(name, decl, declared)
+            made = self._plan(name, decl, declared, at)
             if made is not None:
                 plans[name] = made
+                if name in self._unplanned:
+                    self._unplanned.remove(name)
+                    self._states[name].first_row = None
+            else:
+                self._unplanned.add(name)
         for name, (_, error) in deployment.held.items():
             state = self._states.setdefault(name, ProjectionState(name))
             drop = f"penstock projection drop {name} --yes, and deploy what works"
             state.error = f"{error.message} | fix: {error.remedy} To change it: {drop}"
         return plans
 
-    def _plan(self, name: str, decl: ProjectionDecl, declared: Catalog) -> Plan | None:
+    def _plan(self, name: str, decl: ProjectionDecl, declared: Catalog, at: Epoch) -> Plan | None:
         state = self._states.setdefault(name, ProjectionState(name))
         try:
             return self._kept.plan(decl, declared)
-        except PenstockError as error:
-            first = waits_for_input(error)
-            state.error = f"{'waits: ' if first else ''}{error.message} | fix: {error.remedy}"
-            return None
         except Exception as error:
-            state.error = error_of(error)
+            state.stops(error, asked=at)
             return None
 
     def keep_only(self, names: Collection[str]) -> None:
         """Forget the plans of all other projections."""
         self._kept.keep_only(names)
+        self._unplanned &= {*names}

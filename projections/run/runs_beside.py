@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from kernel.errors import FIX, PenstockError, without_stack
 from kernel.positions import DeltaVersion, Epoch
 from lake.layout import Lake
 from lake.tables import Tables
@@ -54,7 +53,7 @@ class SlowOutcome:
 
     run: SlowRun
     done: Run | None = None
-    error: str | None = None
+    error: Exception | None = None
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -94,14 +93,14 @@ class SlowGroup:
 
     def fail(self, error: Exception) -> None:
         """End without having begun: the error is that of all projections of the group."""
-        self.outcomes += [SlowOutcome(run=each, error=error_of(error)) for each in self.runs]
+        self.outcomes += [SlowOutcome(run=each, error=error) for each in self.runs]
         self.ended.set()
 
     def _done(self, each: SlowRun) -> SlowOutcome:
         try:
             done = self.projector.run(each.plan, each.target, self.catalog, each.up_to)
         except Exception as error:
-            return SlowOutcome(run=each, error=error_of(error))
+            return SlowOutcome(run=each, error=error)
         return SlowOutcome(run=each, done=done)
 
 
@@ -146,13 +145,6 @@ class RoundOfProjections:
             plan=self.plans[name],
             target=replace(target, versions=pinned),
         )
-
-
-def error_of(error: Exception) -> str:
-    """Say what a projection's error is, with what to do where that is known."""
-    if isinstance(error, PenstockError):
-        return f"{error.message}{FIX}{error.remedy}"
-    return f"{type(error).__name__}: {without_stack(error)[:500]}"
 
 
 def _nothing() -> None:

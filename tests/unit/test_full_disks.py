@@ -33,6 +33,10 @@ def caused(error: Exception) -> Exception:
         OSError(RUST),
         CommitFailedError(RUST),
         duckdb.IOException(f'IO Error: Could not write all bytes to file "x": {FULL}'),
+        duckdb.OutOfMemoryException(
+            "Out of Memory Error: failed to offload data block of size 256.0 KiB (0 bytes/0 bytes "
+            "used).\nThis limit was set by the 'max_temp_directory_size' setting."
+        ),
         duckdb.TransactionException(
             f'TransactionContext Error: Failed to commit: Could not write file "/a.wal": {FULL}'
         ),
@@ -60,6 +64,9 @@ def test_a_full_disk_is_known_by_what_it_is(error: Exception) -> None:
         ValueError(f"{FULL!r} is no number"),
         InvalidRequest(f"$.note: {FULL}"),
         OSError(errno.ENOENT, "not found", f"/logs/{FULL}"),
+        duckdb.OutOfMemoryException(
+            "Out of Memory Error: could not allocate block of size 256 KiB"
+        ),
         duckdb.ConversionException(f"Could not convert string '{FULL}' to INT32"),
         duckdb.TransactionException(
             "TransactionContext Error: Failed to commit: PRIMARY KEY or UNIQUE constraint "

@@ -6,11 +6,12 @@ import errno
 import os
 import tempfile
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from kernel.errors import TooLarge
+from kernel.errors import StorageFull
 from projections.run import operator_tables
 from projections.run.database import Database
 from projections.run.operator_tables import OperatorTables
@@ -123,7 +124,7 @@ def test_what_has_several_forms_stays_in_the_database(
     assert tables.near("rows", rows, ("k",)) == "rows_1"
 
 
-def test_a_full_disk_is_told_as_what_is_kept_being_too_large(
+def test_a_full_disk_beside_memory_is_told_as_what_it_is(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Full:
@@ -137,8 +138,21 @@ def test_a_full_disk_is_told_as_what_is_kept_being_too_large(
 
     monkeypatch.setattr(tempfile, "TemporaryFile", full)
     runs = SortedRuns(database, "near_rows", "k", "k")
-    with pytest.raises(TooLarge, match="the disk behind it"), database.within_memory():
+    with pytest.raises(StorageFull, match=r"the disk of .* is full"), database.within_memory():
         runs.add("SELECT 1 AS k", 1, lambda rows: rows)
+
+
+def test_a_full_disk_behind_memory_is_told_as_what_it_is(database: Database) -> None:
+    """DuckDB calls both being out of memory."""
+    some = "SELECT md5(CAST(i AS VARCHAR)) AS k FROM range(1000000) AS r(i) ORDER BY k"
+    database.connection.execute("SET memory_limit = '32MB'")
+    for room, told in (
+        ("1GB", nullcontext()),
+        ("0KB", pytest.raises(StorageFull, match=r"the disk of .* is full")),
+    ):
+        database.connection.execute(f"SET max_temp_directory_size = '{room}'")
+        with told, database.within_memory(), database.computing():
+            assert database.connection.sql(some).to_arrow_table().num_rows == 1_000_000
 
 
 def test_the_full_disk_of_who_reads_rows_is_told_as_it_is(database: Database) -> None:

@@ -5,8 +5,9 @@ Small changes are computed in the pipeline's process: whatever would ask Spark f
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -35,6 +36,8 @@ from replay.slice_writer import SliceWriter
 from replay.slices import Slicing, Whole, slice_guard
 from replay.subject import generation_target, reachable, subject_of
 from schemas.registry import MemoryRegistry
+from service.caught_up import by_design
+from service.standstills import of_pipeline
 from tests.support.lake.handmade import HandMade, NoSpark
 from tests.support.lake.swaps import rollback, swap
 
@@ -75,7 +78,8 @@ SHAPES = {
 class Rounds:
     """A lake in which `numbers` reads `persons`, and the loop that keeps both."""
 
-    def __init__(self, place: Path, *, numbers: str = NUMBERS) -> None:
+    def __init__(self, place: Path, *, numbers: str = NUMBERS, ran: bool = True) -> None:
+        """Not `ran`: the projections have no tables yet."""
         self.lake = Lake.at(place)
         self.made = HandMade(self.lake)
         self.position = 0
@@ -83,11 +87,13 @@ class Rounds:
         for name, text in (("numbers", numbers), ("persons", PERSONS)):
             self.deploy(name, text)
             shape = SHAPES["persons" if text == COPIED else name]
-            self.made.run(name, shape.empty_table(), 0)
+            if ran:
+                self.made.run(name, shape.empty_table(), 0)
         self.projecting = self.started()
 
-    def started(self) -> Projecting:
-        return Projecting(NoSpark(), self.lake, MemoryRegistry(), on_run=lambda *_: None)
+    def started(self, registry: MemoryRegistry | None = None) -> Projecting:
+        registry = registry or MemoryRegistry()
+        return Projecting(NoSpark(), self.lake, registry, on_run=lambda *_: None)
 
     def deploy(self, name: str, text: str) -> None:
         entry = Entry(kind=PROJECTION, name=name, generation=1, status=LIVE, text=text)
@@ -449,3 +455,39 @@ def test_what_others_read_is_not_dropped_nor_changed_so_that_they_fail(rounds: R
         subject_of(site, "persons", circle)
     rounds.made.deployed.set_status("numbers", DROPPED)
     rounds.made.deployed.set_status("persons", DROPPED)
+
+
+@pytest.mark.parametrize("registered", [False, True])
+def test_one_whose_input_has_no_row_waits_for_the_first_and_stands_nowhere_still(
+    tmp_path: Path, registered: bool
+) -> None:
+    rounds = Rounds(tmp_path, ran=False)
+    if registered:
+        field = {"name": "person", "type": "string"}
+        schema = {"type": "record", "name": "seen", "fields": [field]}
+        registry = MemoryRegistry()
+        registry.register("visit.seen", json.dumps(schema))
+        rounds.projecting = rounds.started(registry)
+
+    def told(epoch: int) -> Mapping[str, str]:
+        state = {"projections": rounds.projecting.documents()}
+        assert not of_pipeline(state)
+        return by_design(state, Epoch(epoch))
+
+    empty = rounds.made.epoch()
+    rounds.step()
+    assert told(empty + 1) == {}
+    for _ in range(3):
+        rounds.step()
+        waits = told(empty)
+        assert waits.keys() == {"projection persons", "projection numbers"}
+        assert all(why.startswith("waits for the first row: ") for why in waits.values())
+        assert "events.visit" in waits["projection persons"]
+    epoch = rounds.seen("a")
+    assert told(epoch) == {}, "nobody has looked for rows of that epoch yet"
+    # Another process brought the typed table there: one that starts sees it.
+    rounds.projecting = rounds.started()
+    rounds.step()
+    assert rounds.fits()
+    assert rounds.rows("persons") == {"a": 1}
+    assert told(empty) == {}

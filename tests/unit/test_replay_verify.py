@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from kernel.errors import Conflict, Incompatible, InvalidRequest, NotFound
 from kernel.positions import Epoch
@@ -87,6 +87,20 @@ def test_missing_extra_and_differing_keys_are_told_apart(made: HandMade) -> None
     assert found.rows.examples[0]["live"] == {"id": "2", "word": "b"}
     assert found.rows.examples[1]["built"] is None
     assert ReplayBook(made.lake, made.tables).of(NAME)[-1].state is State.DIFFERS
+
+
+@pytest.mark.parametrize(
+    ("added", "counts"), [((7, "g"), (1, 0)), ((3, "c"), (0, 1))], ids=["another key", "once more"]
+)
+def test_rows_that_somebody_else_added_to_the_live_table_are_seen(
+    made: HandMade, added: tuple[int, str], counts: tuple[int, int]
+) -> None:
+    made.run(NAME, words(*LIVE), 4)
+    write_deltalake(made.lake.path(f"projection/{NAME}"), words(added), mode="append")
+    made.build(NAME, words(*LIVE), 4)
+    found = verify(made.site, NAME)
+    assert (found.rows.missing, found.rows.repeated_keys) == counts
+    assert found.verdict is Verdict.ROWS
 
 
 def test_a_key_that_comes_twice_is_never_accepted(made: HandMade) -> None:

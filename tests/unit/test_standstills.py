@@ -81,7 +81,7 @@ MOVING: dict[str, Any] = {
     "upkeep": {},
     "lag_unknown": {},
     "gaps": {},
-    "projections": {"latest": {"epoch": 1, "error": "waits: no rows yet", "run_ms": 0}},
+    "projections": {"latest": {"epoch": 1, "error": None, "first_row": "waits", "run_ms": 0}},
     "sinks": {"latest": {"topic": "latest", "error": None}},
     "deliveries": [{"name": "mail", "state": "running", "reason": None}],
 }
