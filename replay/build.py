@@ -14,15 +14,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from kernel import failpoints
-from kernel.errors import Cancelled, Conflict, InvalidRequest, NotFound, is_no_room
+from kernel.errors import Cancelled, Conflict, is_no_room
 from kernel.positions import Epoch
 from lake.sessions import Spark, SparkOnDemand
-from pipeline.ddl.held_tables import retry_command
 from pipeline.executor import ExecutorChoice
-from projections.run.derived_holds import why_it_waits
 from projections.run.input_rows import input_bytes
 from projections.run.projector import Projector
 from projections.run.targets import Target, at_table
@@ -32,16 +30,17 @@ from replay.bases import Base, base_of, parts_of
 from replay.book import READY, UNFINISHED, Replay, ReplayBook, State
 from replay.cancel import ABANDONED_AFTER, is_alive, remove_abandoned, remove_files
 from replay.copies import claim_place, put_in_place, read_elsewhere, remove_older
-from replay.course import Course, Report
+from replay.course import Course, Report, age_at
 from replay.driver_slices import DriverSlices
 from replay.mends import mended
-from replay.planning import build_epoch, input_rows, next_generation
+from replay.planning import epoch_to_build, input_rows, next_generation
 from replay.progress import watched
 from replay.rates import rates_for
 from replay.resumption import (
     being_built,
     needing,
     no_room,
+    refuse_held,
     refuse_other,
     slice_failed,
     stale,
@@ -64,7 +63,6 @@ from replay.subject import (
     ended_before,
     entry_of,
     generation_target,
-    holds_of,
     reachable,
     subject_of,
 )
@@ -132,7 +130,7 @@ class Builder:
         remove_abandoned(self._site, name)
         subject = subject_of(self._site, name, text)
         refuse_half_swapped(self._site, name, subject.entry.generation)
-        epoch = self._epoch(subject)
+        epoch = epoch_to_build(self._site, subject)
         base = base_of(self._site, subject, start, up_to=epoch, include_late=include_late)
         if base is not None and self._site.into is not None:
             epoch = base.epoch  # It is copied as it was then.
@@ -225,7 +223,7 @@ class Builder:
     def _at_its_head(self, replay: Replay, subject: Subject, wanted: Epoch) -> Replay:
         """Return a generation that is as far as it can be. Raises `Conflict` for a held table."""
         if replay.epoch < wanted:
-            self._refuse_held(f"generation {replay.generation} of {replay.name}", subject)
+            refuse_held(self._site, f"generation {replay.generation} of {replay.name}", subject)
         return replay
 
     def _cut(
@@ -275,7 +273,7 @@ class Builder:
             build=build,
             report=self._report,
             every_s=self._record_every_s,
-            age_s=self._age_s(build.up_to),
+            age_s=age_at(self._site.manifest, build.up_to),
             rates=rates_for(replay.name, self._book.built()),
         )
         try:
@@ -310,6 +308,7 @@ class Builder:
         first = self._writer.done(whole, slice_guard(replay.name, replay.generation, 0))
         course.found(first)
         course.sizes = whole.sizes
+        self._lay_apart(course, whole)
         while course.build.done < build.slicing.slices:
             course.wait()
             if course.pausing:
@@ -322,6 +321,23 @@ class Builder:
             self._finish(course.replay, whole, resumed=first > 0)
         failpoints.hit(failpoints.REPLAY_AFTER_BUILD)
         return course.built()
+
+    def _lay_apart(self, course: Course, whole: Whole) -> None:
+        """Have the inputs read once for all slices, where each would read them again."""
+        replay, pieces = course.replay, self._writer.pieces(whole, course.build)
+        if not pieces:
+            return
+        course.laid = 0
+        group = f"replay-{replay.name}-{replay.generation}-apart"
+        for piece in pieces:
+            course.wait()
+            if course.pausing:
+                return
+            with watched(self._spark, group, course.tick, self._builds.work):
+                if not self._writer.lay(whole, piece):
+                    break
+            course.lays(piece.rows)
+        course.laid_apart()
 
     def _next(self, course: Course, whole: Whole) -> int:
         """Write the next slices, in one commit; return how many more there are by now."""
@@ -369,29 +385,9 @@ class Builder:
     def _bytes_of(self, subject: Subject) -> int:
         return input_bytes(self._site.lake, self._site.tables, subject.plan, subject.catalog)
 
-    def _age_s(self, epoch: Epoch) -> float | None:
-        try:
-            return (datetime.now(UTC) - self._site.manifest.at(epoch).at).total_seconds()
-        except NotFound:
-            return None  # Retention took the epoch while the build rested.
-
     def _cancelled(self, replay: Replay) -> Conflict:
         remove_files(self._site, replay)
         return Conflict(
             f"the build of generation {replay.generation} of {replay.name} was cancelled",
             remedy=f"penstock replay apply {replay.name}",
         )
-
-    def _epoch(self, subject: Subject) -> Epoch:
-        """Return the epoch to build up to. Raises `Conflict` where a held table leaves none."""
-        if epoch := build_epoch(self._site, subject):
-            return epoch
-        name = subject.entry.name
-        self._refuse_held(f"generation {next_generation(self._site, name)} of {name}", subject)
-        raise InvalidRequest(
-            f"{name} has nothing to be built from yet", remedy="penstock wait --caught-up"
-        )
-
-    def _refuse_held(self, which: str, subject: Subject) -> None:
-        for name, hold in holds_of(self._site, subject).items():
-            raise Conflict(f"{which} {why_it_waits(name, hold)}", remedy=retry_command(name, hold))

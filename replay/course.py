@@ -10,8 +10,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 
-from kernel.errors import Cancelled, Conflict, Unavailable
+from kernel.errors import Cancelled, Conflict, NotFound, Unavailable
+from kernel.positions import Epoch
+from pipeline.commit.manifest import Manifest
 from replay.book import CLAIM, Replay, ReplayBook, State
 from replay.estimate import seconds_left
 from replay.progress import TICK_S, BuildProgress
@@ -24,6 +27,16 @@ _RECENT = 2
 """Slices whose pace, with that of the one under way, is the rate that is told."""
 _LEAST_SHARE = 0.1
 """Of a mean slice, what a small one takes at least: its commit."""
+_LAID_SHARE = 0.1
+"""Of a row that a limited rate lets through, what one counts that is read to be laid apart."""
+
+
+def age_at(manifest: Manifest, epoch: Epoch) -> float | None:
+    """Return how many seconds ago an epoch was committed; None where nobody knows any more."""
+    try:
+        return (datetime.now(UTC) - manifest.at(epoch).at).total_seconds()
+    except NotFound:
+        return None  # Retention took the epoch while the build rested.
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,6 +58,8 @@ class Course:
     rates: Rates | None = None
     stride: int = 1
     """How many slices are computed at once."""
+    laid: int | None = None
+    """Input rows that were laid apart so far, while that is what is done."""
     pausing: bool = False
     lost: bool = False
     _started: float = field(default_factory=time.monotonic)
@@ -52,6 +67,7 @@ class Course:
     _slice_began: float = field(default_factory=time.monotonic)
     _seconds_before: int = 0
     _rows_before: int = 0
+    _rows_laid: int = 0
     _paces: list[tuple[float, int]] = field(default_factory=list)
     _strides: Strides = field(default_factory=Strides)
 
@@ -91,12 +107,28 @@ class Course:
         """Wait until the next slice may begin, where the rate is limited."""
         if self.build.rate is None:
             return
-        rows = self.build.rows_done - self._rows_before
+        rows = self.build.rows_done - self._rows_before + _LAID_SHARE * self._rows_laid
         due = self._started + rows / self.build.rate
         while not self.pausing and (left := due - time.monotonic()) > 0:
             time.sleep(min(left, TICK_S))
             self._slice_began = time.monotonic()
             self._or_raise(self.tick(0.0))
+
+    def lays(self, rows: int) -> None:
+        """Take note of rows that were laid apart. Raises as `finished`."""
+        self._rows_laid += rows
+        self.laid = self._rows_laid
+        progress = self._progress(0.0)
+        self.report(progress)
+        self._or_raise(self._record(progress))
+
+    def laid_apart(self) -> None:
+        """Take note that slices begin, whose time that before them is no part of."""
+        self.laid = None
+        before = self.build.laying_s
+        self.build = replace(self.build, laying_s=round(before + self.running_s, 3))
+        self._slice_began = time.monotonic()
+        self._paces.append((self._slice_began, self.build.rows_done))
 
     def paused(self) -> Replay:
         """Note how far the build came before it paused."""
@@ -116,7 +148,7 @@ class Course:
         detail: dict[str, object] = {"rows": build.rows, "slices": build.slicing.slices}
         if build.base is None:
             # Rows that were copied tell nothing of how fast rows are computed.
-            detail["seconds"] = round(sum(build.seconds), 3)
+            detail["seconds"] = round(sum(build.seconds) + build.laying_s, 3)
         else:
             detail["base"] = asdict(build.base)
         now = self.replay.now(State.BUILT, epoch=build.up_to, detail=detail)
@@ -184,6 +216,7 @@ class Course:
         build = self.build
         now = time.monotonic()
         elapsed = now - self._started
+        share = share if self.laid is None else 0.0
         under_way = share * self.stride * build.rows / build.slicing.slices
         done = min(build.rows, build.rows_done + int(under_way))
         since, before = [(self._started, self._rows_before), *self._paces][-1 - _RECENT :][0]
@@ -197,13 +230,16 @@ class Course:
             behind_rows=build.rows - done + build.since + build.later,
             behind_s=None if self.age_s is None else self.age_s + elapsed,
             since=build.since,
+            laid=self.laid,
         )
 
     def time_left(self) -> tuple[float, float] | None:
         """Return the bounds of the time left: looks at as many slices as the next one are told."""
         build, sizes, many = self.build, self._sizes(), self.stride
         if not build.seconds and build.base is None and self.rates is not None:
-            return self.rates.left(build.rows, self.running_s)
+            return self.rates.left(build.rows, build.laying_s + self.running_s)
+        if self.laid is not None:
+            return None
         looks = self._strides.ahead(sizes[build.done :], many)
         return seconds_left(
             self._strides.at(many),

@@ -1,11 +1,12 @@
 """Slices of a build that this process computes itself, by DuckDB, and writes part by part.
 
 Slices are the same for both executors, and so are their commits (`projections.run.driver_builds`).
+Where each of many slices would read the inputs again, they are read once and laid apart by slice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
@@ -13,13 +14,23 @@ from kernel import failpoints
 from lake.streamed_writes import append_parts
 from lake.tables import Tables
 from lake.writer import Guard
+from projections.run.database import TEXT
+from projections.run.driver_builds import DriverBuilds
+from projections.run.laid_rows import InputPiece, LaidRows
 from projections.run.projector import Projector
+from projections.run.region_runs import Reading
+from projections.run.relations import LakeCatalog
 from projections.run.spark_hashes import hash_sql, is_hashed
-from projections.sql.operators.tree import Node
 from projections.sql.plans.plan import Plan
+from projections.sql.rendering.batch import ALL, Parts, satisfying
 from projections.sql.words.catalog import Column
 from replay.carried_keys import computed_whole, parted
-from replay.slices import Slicing, Whole
+from replay.slices import MOST_ROWS, Slicing, Whole
+
+LEAST_LOOKS = 4
+"""Inputs that are looked at less often are not laid apart: that reads and writes them once more."""
+LEAST_BYTES = 2 * 2**30
+"""Nor those of which all looks together would read no more than so much."""
 
 
 class DriverSlices:
@@ -29,21 +40,24 @@ class DriverSlices:
         self._projector = projector
         self._tables = tables
         self.builds = projector.builds
+        self._laid: LaidRows | None = None
 
     def takes(self, whole: Whole, many: int = 1) -> bool:
-        """Say whether so many slices are computed here.
+        """Say whether so many slices are computed here."""
+        slicing = whole.slicing
+        taken = _takes(
+            self.builds, whole.plan, whole.catalog, slicing, whole.input_bytes, many=many
+        )
+        return taken and self.builds.bounded(-(-self._bytes(whole) * many // slicing.slices))
 
-        Sides of joins that each slice would compute anew are kept by Spark.
-        """
-        slicing, plan = whole.slicing, whole.plan
-        if not self.builds.suits(plan, whole.catalog, whole.input_bytes):
-            return False
-        if many < slicing.slices:
-            types = {each.name: each for each in plan.columns}
-            hashed = all(is_hashed(types[name]) for name in slicing.columns)
-            if not hashed or computed_whole(plan, slicing.columns):
-                return False
-        return self.builds.bounded(-(-whole.input_bytes * many // slicing.slices))
+    def most_at_once(self, whole: Whole) -> int:
+        """Return how many slices are taken in at once, at most."""
+        slices = whole.slicing.slices
+        most = self.builds.most_bytes * slices // max(self._bytes(whole), 1)
+        if self._laid is not None:
+            # Memory must not follow from how little the columns take that are needed.
+            most = min(most, MOST_ROWS * slices // max(self._laid.rows, 1))
+        return max(1, most)
 
     def append(self, whole: Whole, number: int, guard: Guard, many: int = 1) -> bool:
         """Compute so many slices and append them, in one guarded commit; False where it cannot.
@@ -61,24 +75,107 @@ class DriverSlices:
             )
             return True
 
-        reading = self._projector.reading(whole.plan, whole.target, whole.catalog, whole.up_to)
-        apart = _apart(whole.plan, whole.slicing, number, many)
-        if not self.builds.write(reading, whole.up_to, write, apart):
+        parts, laid = _apart(whole.plan, whole.slicing, number, many), self._laid
+        if laid is not None:
+            laid.drop(before=number)
+            parts = laid.parts(number, many)
+        read_elsewhere = () if laid is None else parts.keys()
+        if not self.builds.write(self._reading(whole), whole.up_to, write, parts, read_elsewhere):
             return False
         failpoints.hit(failpoints.REPLAY_AFTER_SLICE)
         return True
 
+    def pieces(self, whole: Whole, first: int, at_once: int) -> Sequence[InputPiece]:
+        """Return what is laid apart before slices are computed from `first` on; nothing if none is.
 
-def _apart(plan: Plan, slicing: Slicing, number: int, many: int) -> Mapping[Node, str]:
+        `at_once`: as many slices would be computed by one look at the inputs.
+        """
+        self.release()
+        slicing = whole.slicing
+        looks = -(-(slicing.slices - first) // at_once)
+        if not (_is_laid_apart(looks, whole.input_bytes) and self.takes(whole)):
+            return ()
+        places = {
+            node: _place(columns, slicing.slices)
+            for node, columns in parted(whole.plan.tree, slicing.columns)
+        }
+        self._laid = LaidRows(places, slicing.slices, first=first)
+        return self.builds.work.pieces(self._reading(whole), whole.up_to, places)
+
+    def lay(self, whole: Whole, piece: InputPiece) -> bool:
+        """Lay a piece of the inputs apart; False where slices have to look at these all the same.
+
+        Raises `StorageFull` where the disk became full meanwhile.
+        """
+        laid = self._laid
+        assert laid is not None, "its pieces were asked for"
+        if self.builds.lay(self._reading(whole), whole.up_to, piece, laid):
+            failpoints.hit(failpoints.REPLAY_AFTER_PIECE)
+            # The first one tells whether there is room, for what is written besides as well.
+            times = whole.input_bytes / max(piece.bytes, 1)
+            if laid.pieces > 1 or laid.bytes * times * 2 < laid.free_bytes:
+                return True
+        self.release()
+        return False
+
+    def release(self) -> None:
+        """Remove what was laid apart."""
+        if self._laid is not None:
+            self._laid.close()
+            self._laid = None
+
+    def _bytes(self, whole: Whole) -> int:
+        return whole.input_bytes if self._laid is None else self._laid.bytes
+
+    def _reading(self, whole: Whole) -> Reading:
+        return self._projector.reading(whole.plan, whole.target, whole.catalog, whole.up_to)
+
+
+def most_laid_bytes(
+    builds: DriverBuilds, plan: Plan, catalog: LakeCatalog, slicing: Slicing, size: int
+) -> int:
+    """Return how much a build lays apart, at most, of inputs whose files are of `size` bytes."""
+    at_once = max(1, builds.most_bytes * slicing.slices // max(size, 1))
+    laid = _is_laid_apart(-(-slicing.slices // at_once), size)
+    return size if laid and _takes(builds, plan, catalog, slicing, size) else 0
+
+
+def _is_laid_apart(looks: int, size: int) -> bool:
+    return looks >= LEAST_LOOKS and size * looks >= LEAST_BYTES
+
+
+def _takes(
+    builds: DriverBuilds,
+    plan: Plan,
+    catalog: LakeCatalog,
+    slicing: Slicing,
+    size: int,
+    *,
+    many: int = 1,
+) -> bool:
+    """Say whether slices of any size are computed by this process.
+
+    Sides of joins that each slice would compute anew are kept by Spark.
+    """
+    if not builds.suits(plan, catalog, size):
+        return False
+    if many == slicing.slices:
+        return True
+    types = {each.name: each for each in plan.columns}
+    hashed = all(is_hashed(types[name]) for name in slicing.columns)
+    return hashed and not computed_whole(plan, slicing.columns)
+
+
+def _apart(plan: Plan, slicing: Slicing, number: int, many: int) -> Parts:
     """Write which rows are of so many slices, as `Slicing.conditions` does for Spark."""
     if not slicing.columns or many == slicing.slices:
-        return {}
+        return ALL
+    between = f"BETWEEN {number} AND {number + many - 1}"
     return {
-        node: _condition(columns, slicing.slices, number, many)
+        node: satisfying(node, f"{_place(columns, slicing.slices)} {between}", TEXT)
         for node, columns in parted(plan.tree, slicing.columns)
     }
 
 
-def _condition(columns: Sequence[Column], modulus: int, number: int, many: int) -> str:
-    place = f"(({hash_sql(columns)} % {modulus}) + {modulus}) % {modulus}"
-    return f"{place} BETWEEN {number} AND {number + many - 1}"
+def _place(columns: Sequence[Column], slices: int) -> str:
+    return f"((({hash_sql(columns)} % {slices}) + {slices}) % {slices})"

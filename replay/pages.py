@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from shutil import disk_usage
+from tempfile import gettempdir
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
@@ -81,6 +83,14 @@ def plan_page(found: ReplayPlan, table: Table) -> str:
         late,
         f"writes about {found.live_rows:,} rows in {_slices(found.slices)}; "
         f"needs {found.needed_bytes:,} bytes{free}{'' if found.fits else ': too few'}",
+        *(
+            [
+                f"lays at most {found.scratch_bytes:,} bytes of its inputs apart in "
+                f"{gettempdir()}, where {disk_usage(gettempdir()).free:,} are free"
+            ]
+            if found.scratch_bytes
+            else []
+        ),
         *([] if found.sliceable else [f"it is one slice, however large: {NO_PACE}"]),
         f"takes {low} to {high} s, from {found.rates.slowest:,.0f} to "
         f"{found.rates.fastest:,.0f} rows/s ({found.rates.of})",

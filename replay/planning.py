@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 import pyarrow.compute as pc
 
@@ -23,8 +24,10 @@ from projections.sql.statements.lineage import read_by, readers_of
 from replay.bases import Base, base_of, parts_of
 from replay.book import ReplayBook
 from replay.carried_keys import sliceable
+from replay.driver_slices import most_laid_bytes
 from replay.effects import Effect, effects_of, features_of
 from replay.rates import Rates, rates_for
+from replay.resumption import refuse_held
 from replay.slices import copying, slicing_of
 from replay.starts import BEGINNING, Start
 from replay.subject import (
@@ -100,6 +103,7 @@ class ReplayPlan:
     that come, go or change. `epochs`: the first and the last that is read; the first is greater
     by one where there is none. `rows`: that the build reads, `later`: that came after its epoch,
     which the live generation has not either. `late_rows`: that only `--include-late` brings in.
+    `scratch_bytes`: of inputs that are laid apart meanwhile, at most, on this machine's disk.
     `sliceable`: there are slices, between which a build with a limited rate waits.
     `downstream`: the deployed projections that read this one. `silent`: what is given out to
     nobody while the build runs. `new_features`: of Delta's protocol, that readers of the result
@@ -128,6 +132,7 @@ class ReplayPlan:
     live_rows: int
     live_bytes: int
     slices: int
+    scratch_bytes: int
     sliceable: bool
     rates: Rates
     seconds: tuple[int, int]
@@ -160,8 +165,7 @@ def plan_replay(
 ) -> ReplayPlan:
     """Say what `replay apply` would do. Reads statistics only, changes nothing.
 
-    `choice`: who makes slices. `reserve_bytes` are kept free on the disk of this lake. Raises what
-    `base_of` raises for a base that cannot be begun with.
+    `choice`: who makes slices. `reserve_bytes` stay free on this lake's disk. Raises as `base_of`.
     """
     subject = subject_of(site, name, text)
     inputs = tuple(table_size(site, table) for table in input_tables(subject))
@@ -171,7 +175,7 @@ def plan_replay(
     rows, later = input_rows(site, subject, up_to, after=after)
     change, why = _change(subject, include_late)
     rates = rates_for(name, ReplayBook(site.lake, site.tables).built())
-    generation, slices = next_generation(site, name), _slices(site, subject, rows, base, choice)
+    generation, cut = next_generation(site, name), _cut(site, subject, rows, base, choice)
     place = None if site.into is None else site.into.path(f"projection/{name}")
     return ReplayPlan(
         name=name,
@@ -193,8 +197,9 @@ def plan_replay(
         late_rows=sum(item.late for item in inputs) if subject.plan.stateful else 0,
         live_rows=live.rows,
         live_bytes=live.bytes,
-        slices=slices,
-        sliceable=slices > 1 or (base is None and bool(sliceable(subject.plan))),
+        slices=cut.slices,
+        scratch_bytes=cut.scratch_bytes,
+        sliceable=cut.slices > 1 or (base is None and bool(sliceable(subject.plan))),
         rates=rates,
         seconds=(rates.seconds(0 if start.where is not None else rows)[0], rates.seconds(rows)[1]),
         needed_bytes=2 * max(live.bytes, 1),  # As much again while files are put together.
@@ -312,15 +317,23 @@ def _downstream(site: Site, name: str) -> tuple[str, ...]:
     return tuple(readers_of(name, site.deployed.deployment().declared.values()))
 
 
-def _slices(
+class _Cut(NamedTuple):
+    slices: int
+    scratch_bytes: int
+
+
+def _cut(
     site: Site, subject: Subject, rows: int, base: Base | None, choice: ExecutorChoice | None
-) -> int:
-    if base is None:
-        size = input_bytes(site.lake, site.tables, subject.plan, subject.catalog)
-        builds = DriverBuilds(site.lake, site.tables, choice or ExecutorChoice())
-        here = builds.suits(subject.plan, subject.catalog, size)
-        return slicing_of(subject.plan, rows, size=size, here=here).slices
-    return copying(parts_of(site, subject.entry.name, base), None, None, where=base.where).slices
+) -> _Cut:
+    if base is not None:
+        parts = parts_of(site, subject.entry.name, base)
+        return _Cut(copying(parts, None, None, where=base.where).slices, 0)
+    size = input_bytes(site.lake, site.tables, subject.plan, subject.catalog)
+    builds = DriverBuilds(site.lake, site.tables, choice or ExecutorChoice())
+    here = builds.suits(subject.plan, subject.catalog, size)
+    slicing = slicing_of(subject.plan, rows, size=size, here=here)
+    laid = most_laid_bytes(builds, subject.plan, subject.catalog, slicing, size)
+    return _Cut(slicing.slices, laid)
 
 
 def _silent(site: Site, subject: Subject, up_to: Epoch) -> tuple[Effect, ...]:
@@ -341,10 +354,8 @@ def input_rows(
 ) -> tuple[int, int]:
     """Count the rows of the epochs (after, up_to], and those that came later."""
     read = later = 0
-    for name in input_tables(subject):
-        table = site.tables.open(site.lake.path(name))
-        if table is None:
-            continue
+    opened = (site.tables.open(site.lake.path(name)) for name in input_tables(subject))
+    for table in (each for each in opened if each is not None):
         dataset = dataset_of(table)
         newer = dataset.count_rows(filter=pc.field(EPOCH) > int(up_to))
         known = dataset.count_rows(filter=pc.field(EPOCH) > int(after) if after else None)
@@ -365,6 +376,17 @@ def build_epoch(site: Site, subject: Subject) -> Epoch:
     noted = noted_epoch(site, subject.entry.name, subject.entry.generation)
     most = reachable(site, subject)
     return most if noted is None else Epoch(min(noted, most))
+
+
+def epoch_to_build(site: Site, subject: Subject) -> Epoch:
+    """Return the epoch to build up to. Raises `Conflict` where a held table leaves none."""
+    if epoch := build_epoch(site, subject):
+        return epoch
+    name = subject.entry.name
+    refuse_held(site, f"generation {next_generation(site, name)} of {name}", subject)
+    raise InvalidRequest(
+        f"{name} has nothing to be built from yet", remedy="penstock wait --caught-up"
+    )
 
 
 def table_size(site: Site, name: str) -> InputSize:

@@ -27,7 +27,8 @@ class BuildProgress:
     came since then, and are taken in at the end, of which nothing tells how long it takes.
     `behind_rows`: input rows that there are and the generation has not yet, those after its epoch
     included. `behind_s`: age of the newest input that it will have; None where the manifest has
-    forgotten when that was.
+    forgotten when that was. `laid`: rows that were read so far to lay them apart by slice, before
+    slices are computed; None while that is not what is done.
     """
 
     rows: int
@@ -39,11 +40,14 @@ class BuildProgress:
     behind_rows: int
     behind_s: float | None
     since: int = 0
+    laid: int | None = None
 
     @property
     def line(self) -> str:
         """One line for people."""
         told = [f"{self.done:,} of {self.rows:,} rows, slice {self.slice} of {self.slices}"]
+        if self.laid is not None:
+            told.append(f"{self.laid:,} laid apart for them")
         if self.rate >= 1:
             told.append(f"{self.rate:,.0f} rows/s")
         came = f"{self.since:,} rows that came since its base"

@@ -16,11 +16,14 @@ from kernel.errors import (
     Unavailable,
     first_line,
 )
+from pipeline.ddl.held_tables import retry_command
 from projections.run.catalog import Entry
+from projections.run.derived_holds import why_it_waits
 from replay.book import UNFINISHED, Replay, ReplayBook, State
 from replay.cancel import ABANDONED_AFTER, is_alive
 from replay.slices import SlicedBuild, build_of
 from replay.starts import BEGINNING, Start
+from replay.subject import Site, Subject, holds_of
 
 _BY_SETTING = re.compile(r' If necessary set "spark\.[\w.]+" to "\w+" to bypass this error\.')
 
@@ -50,6 +53,12 @@ def refuse_other(
         remedy=f"Go on with it: penstock replay resume {begun.name}; or give it up: "
         f"penstock replay cancel {begun.name}",
     )
+
+
+def refuse_held(site: Site, which: str, subject: Subject) -> None:
+    """Raise `Conflict` where a table that is read stands still, for which `which` waits."""
+    for name, hold in holds_of(site, subject).items():
+        raise Conflict(f"{which} {why_it_waits(name, hold)}", remedy=retry_command(name, hold))
 
 
 def being_built(replay: Replay) -> Conflict:

@@ -23,6 +23,7 @@ from lake.tables import Tables
 from lake.views import DeltaFrames
 from lake.writer import ArrowWriter, Guard
 from pipeline.typed.columns import EPOCH
+from projections.run.laid_rows import InputPiece
 from projections.run.projector import Projector
 from projections.run.result_rows import stamped
 from projections.run.whole_tables import BOUNDED_BYTES
@@ -30,7 +31,7 @@ from projections.sql.plans.plan import Plan
 from replay.bases import rows_of
 from replay.driver_slices import DriverSlices
 from replay.join_sides import JoinSides
-from replay.slices import Whole
+from replay.slices import SlicedBuild, Whole
 from schemas.identifiers import spark_name
 
 FAILURES = (PySparkException, Py4JJavaError)
@@ -97,9 +98,21 @@ class SliceWriter:
 
     def most_at_once(self, whole: Whole) -> int:
         """Return how many slices this process may take in at once: executors begin slowly."""
-        here = self._driver
-        most = here.builds.most_bytes if here and here.takes(whole) else self._bounded_bytes
-        return max(1, most * whole.slicing.slices // max(whole.input_bytes, 1))
+        if self._driver and self._driver.takes(whole):
+            return self._driver.most_at_once(whole)
+        return max(1, self._bounded_bytes * whole.slicing.slices // max(whole.input_bytes, 1))
+
+    def pieces(self, whole: Whole, build: SlicedBuild) -> Sequence[InputPiece]:
+        """Return what of the inputs is laid apart before slices are computed; none if nothing."""
+        if self._driver is None or whole.base is not None or not whole.slicing.columns:
+            return ()
+        together = build.strides and build.rate is None
+        at_once = self.most_at_once(whole) if together else 1
+        return self._driver.pieces(whole, build.done, at_once)
+
+    def lay(self, whole: Whole, piece: InputPiece) -> bool:
+        """Lay a piece of the inputs apart; False where slices look at these themselves."""
+        return self._driver is not None and self._driver.lay(whole, piece)
 
     def finish(self, whole: Whole, *, resumed: bool) -> None:
         """Say of a table whose slices are all there that it has taken input up to the epoch.
@@ -118,8 +131,10 @@ class SliceWriter:
         self._projector.run(whole.plan, whole.target, whole.catalog, whole.up_to)
 
     def release(self) -> None:
-        """Give back what Spark keeps for the slices of a build."""
+        """Give back what is kept for the slices of a build."""
         self._sides.release()
+        if self._driver is not None:
+            self._driver.release()
 
     def close(self, whole: Whole) -> Epoch:
         """Say in a table whose slices are all there that they are; return up to which epoch."""

@@ -87,7 +87,7 @@ class SlicedBuild:
     begins with, whose parts are its slices then; None from the beginning. `since`: input rows that
     came since the base, up to its own epoch. `strides`: nobody asked for so many slices, so that
     quick ones may be computed several at once. `read`: the versions of other projections that are
-    read by a build into another lake.
+    read by a build into another lake. `laying_s`: how long it took to lay inputs apart.
     """
 
     claim: str
@@ -104,6 +104,7 @@ class SlicedBuild:
     since: int = 0
     strides: bool = False
     read: Mapping[str, int] = field(default_factory=dict)
+    laying_s: float = 0.0
 
     @property
     def detail(self) -> dict[str, object]:
@@ -165,6 +166,7 @@ def build_of(detail: Mapping[str, object]) -> SlicedBuild | None:
         since=kept.get("since", 0),
         strides=kept.get("strides", False),
         read=kept.get("read", {}),
+        laying_s=kept.get("laying_s", 0.0),
     )
 
 

@@ -8,7 +8,7 @@ out not to be for DuckDB.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from typing import TypeVar
 
 import pyarrow as pa
@@ -18,12 +18,13 @@ from kernel.positions import Epoch
 from lake.layout import Lake
 from lake.tables import Tables
 from pipeline.executor import Executor, ExecutorChoice
+from projections.run.laid_rows import InputPiece, LaidRows
 from projections.run.region_runs import Reading
 from projections.run.relations import LakeCatalog
 from projections.run.whole_rows import WholeRows
 from projections.sql.operators.shape import Plan
 from projections.sql.operators.tree import Node
-from projections.sql.rendering.batch import ALL
+from projections.sql.rendering.batch import ALL, Parts
 
 BUILD_BYTES = 256 * 2**20
 """Files of the inputs up to which this process computes a build, or a slice of one, by DuckDB."""
@@ -66,7 +67,8 @@ class DriverBuilds:
         reading: Reading,
         up_to: Epoch,
         write: Callable[[Iterator[pa.Table]], R],
-        apart: Mapping[Node, str] = ALL,
+        apart: Parts = ALL,
+        laid: Collection[Node] = (),
     ) -> R | None:
         """Have `write` take the rows that `WholeRows.rows` gives; return what it returns.
 
@@ -74,9 +76,22 @@ class DriverBuilds:
         ends work that was stopped.
         """
         try:
-            with _turn, self.work.rows(reading, up_to, apart) as parts:
+            with _turn, self.work.rows(reading, up_to, apart, laid) as parts:
                 return write(parts)
         except (BeyondThisProcess, ContractViolation, TooLarge):
             if self.work.stopped:
                 raise
             return None
+
+    def lay(self, reading: Reading, up_to: Epoch, piece: InputPiece, laid: LaidRows) -> bool:
+        """Lay a piece of the inputs apart, as `WholeRows.lay`; False where DuckDB cannot.
+
+        Raises what ends work that was stopped, and `StorageFull`.
+        """
+        try:
+            with _turn:
+                return self.work.lay(reading, up_to, piece, laid)
+        except (BeyondThisProcess, ContractViolation, TooLarge):
+            if self.work.stopped:
+                raise
+            return False

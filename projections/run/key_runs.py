@@ -21,7 +21,7 @@ Spark's alone or a change needs more rows than this process may hold.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Protocol
@@ -50,7 +50,7 @@ from projections.sql.plans.key_steps import (
     rows_sql,
     touched_rows_sql,
 )
-from projections.sql.rendering.batch import ALL, listed, whole
+from projections.sql.rendering.batch import ALL, Parts, listed, whole
 from projections.sql.rendering.dialect import Dialect
 from projections.sql.words.catalog import Column
 
@@ -148,11 +148,8 @@ def all_rows(engine: Engine, plan: Plan, up_to: Epoch) -> pa.Table:
     return engine.rows(all_sql(engine.dialect, plan), stored_columns(plan))
 
 
-def all_sql(dialect: Dialect, plan: Plan, parts: Mapping[Node, str] = ALL) -> str:
-    """Write all rows as the table has them, from the views of the inputs.
-
-    `parts`: of these nodes only rows for which a condition on their columns holds.
-    """
+def all_sql(dialect: Dialect, plan: Plan, parts: Parts = ALL) -> str:
+    """Write all rows, or `parts`, as the table has them, from the views of the inputs."""
     if not parts:
         return _all_sql(dialect, plan.tree, plan.ordered)
     return (whole if plan.ordered else rows_sql)(plan.tree, dialect, parts)

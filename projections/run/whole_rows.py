@@ -8,14 +8,16 @@ gives its rows batch by batch, so that neither inputs nor results have to fit.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from kernel.errors import BeyondThisProcess
+from kernel.errors import BeyondThisProcess, StorageFull, first_line, is_no_room
 from kernel.positions import Epoch
 from lake.datasets import has_whole_files, schema_of
 from lake.duckdb_files import relation_of
@@ -34,15 +36,26 @@ from projections.run.database import (
 from projections.run.duckdb_functions import register_called
 from projections.run.input_rows import DELETED, input_tables, table_at, table_of, without_rows
 from projections.run.key_runs import all_sql, stored_columns
+from projections.run.laid_rows import InputPiece, LaidRows
 from projections.run.region_runs import Reading
 from projections.run.relations import LakeCatalog
 from projections.run.spark_hashes import register_hashes
 from projections.sql.operators.shape import InputKind, Plan
-from projections.sql.operators.tree import Node, Scan, scans
-from projections.sql.rendering.batch import ALL, listed
+from projections.sql.operators.tree import (
+    Exploded,
+    Map,
+    Node,
+    Scan,
+    Windowed,
+    inputs_of,
+    scans,
+)
+from projections.sql.rendering.batch import ALL, Parts, listed, whole
 
 WHOLE_MEMORY_BYTES = 512 * 2**20
 """What DuckDB may take to compute a whole projection; more goes to disk."""
+PIECE_BYTES = 256 * 2**20
+"""Files of the inputs that are laid apart at a time."""
 _VECTOR_ROWS = 2_048
 """What DuckDB computes at once. Rows may be long: whatever more it gave is in memory as well."""
 _PART_ROWS, _PART_BYTES = 65_536, 8 * 2**20
@@ -74,15 +87,65 @@ class WholeRows:
 
     @contextmanager
     def rows(
-        self, reading: Reading, up_to: Epoch, apart: Mapping[Node, str] = ALL
+        self, reading: Reading, up_to: Epoch, apart: Parts = ALL, laid: Collection[Node] = ()
     ) -> Iterator[Iterator[pa.Table]]:
         """Give the rows as they are at an epoch, in the table's shape.
 
-        `apart`: of these nodes only what a condition on their columns holds for, in DuckDB's words,
-        which does not bring one nearer to the inputs by itself. Raises `NotFound` before the first
-        row of an input, `ContractViolation` and `BeyondThisProcess` as `Database.computing`, and
-        `TooLarge` where neither memory nor the disk behind it suffice.
+        `apart`: of these nodes only a part, which DuckDB does not choose nearer to the inputs by
+        itself. Of those among them that are `laid` it is read from elsewhere, their inputs are not.
+        Raises `NotFound` before the first row of an input, `ContractViolation` and
+        `BeyondThisProcess` as `Database.computing`, and `TooLarge` where neither memory nor the
+        disk behind it suffice.
         """
+        with self._database() as database, database.within_memory(), database.computing():
+            connection = database.connection
+            register_called(connection, reading.plan.tree)
+            for scan in _read(reading.plan.tree, laid):
+                self._make_view(connection, scan, reading, up_to)
+            self._at_work = connection
+            yield _shaped(connection.sql(self._query(reading, up_to, apart)), reading)
+
+    def pieces(self, reading: Reading, up_to: Epoch, nodes: Iterable[Node]) -> list[InputPiece]:
+        """Cut the rows of nodes into what is read together, as the log tells of their files.
+
+        Where a node's rows do not follow from each row of one input by itself, they are one piece.
+        """
+        found: list[InputPiece] = []
+        for node in nodes:
+            scan = _alone(node)
+            if scan is None:
+                read = [s for each in scans(node) for s in self._sources(each, reading, up_to)]
+                counts = [_counted(source.files) for source in read]
+                rows, size = (sum(each) for each in zip(*counts, strict=True))
+                found.append(InputPiece(node=node, rows=rows, bytes=size))
+                continue
+            for place, source in enumerate(self._sources(scan, reading, up_to)):
+                found += (_piece(node, scan, place, files) for files in _cut(source.files))
+        return found
+
+    def lay(self, reading: Reading, up_to: Epoch, piece: InputPiece, laid: LaidRows) -> bool:
+        """Lay the rows of a piece apart; False where files would not keep them as they are.
+
+        Raises what `rows` does, and `StorageFull` where the disk of `laid` is full.
+        """
+        with self._database() as database, database.within_memory(), database.computing():
+            connection = database.connection
+            register_called(connection, reading.plan.tree)
+            for scan in _read(piece.node):
+                self._make_view(connection, scan, reading, up_to, piece)
+            self._at_work = connection
+            text = reading.plan.at(whole(piece.node, TEXT), reading.watermark_us)
+            try:
+                return laid.add(connection, piece, text)
+            except duckdb.Error as error:
+                if self.stopped or not is_no_room(error):
+                    raise
+                raise StorageFull(
+                    f"{laid.place}, where rows are laid apart: {first_line(error)}"
+                ) from error
+
+    @contextmanager
+    def _database(self) -> Iterator[Database]:
         database = Database(memory_bytes=self._memory_bytes, threads=os.cpu_count() or 1)
         self.stopped = False
         try:
@@ -93,12 +156,7 @@ class WholeRows:
             connection.execute("SET enable_progress_bar = true")
             connection.execute("SET enable_progress_bar_print = false")
             register_hashes(connection)
-            register_called(connection, reading.plan.tree)
-            with database.within_memory(), database.computing():
-                for scan in scans(reading.plan.tree):
-                    self._make_view(connection, scan, reading, up_to)
-                self._at_work = connection
-                yield _shaped(connection.sql(self._query(reading, up_to, apart)), reading)
+            yield database
         finally:
             self._at_work = None
             database.close()
@@ -121,7 +179,7 @@ class WholeRows:
             with suppress(duckdb.Error):  # It may have ended meanwhile.
                 connection.interrupt()
 
-    def _query(self, reading: Reading, up_to: Epoch, apart: Mapping[Node, str]) -> str:
+    def _query(self, reading: Reading, up_to: Epoch, apart: Parts) -> str:
         plan = reading.plan
         text = plan.at(all_sql(TEXT, plan, apart), reading.watermark_us)
         names = listed(TEXT, [each.name for each in stored_columns(plan)])
@@ -132,20 +190,35 @@ class WholeRows:
         )
 
     def _make_view(
-        self, connection: duckdb.DuckDBPyConnection, scan: Scan, reading: Reading, up_to: Epoch
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        scan: Scan,
+        reading: Reading,
+        up_to: Epoch,
+        piece: InputPiece | None = None,
     ) -> None:
-        """Make the view of an input: the facts up to an epoch, or a table as it was pinned."""
-        files = _Files(connection, scan.view)
-        if scan.kind is InputKind.STREAM:
-            parts = self._of_stream(files, scan, reading, up_to)
+        """Make the view of an input: the facts up to an epoch, or a table as it was pinned.
+
+        Of the input that a piece is of only the files of the piece.
+        """
+        files, sources = _Files(connection, scan.view), self._sources(scan, reading, up_to)
+        if piece is not None and piece.scan is scan:
+            parts = [files.rows(sources[piece.table], piece.paths)]
         else:
-            parts = [self._of_table(files, scan, reading)]
+            parts = [files.rows(each, each.files["path"].to_pylist()) for each in sources]
         connection.execute(f"CREATE TEMP VIEW {scan.view} AS {' UNION ALL '.join(parts)}")
 
-    def _of_stream(
-        self, files: _Files, scan: Scan, reading: Reading, up_to: Epoch
-    ) -> Sequence[str]:
-        """Write the facts of each typed table. Raises `NotFound` before the first one."""
+    def _sources(self, scan: Scan, reading: Reading, up_to: Epoch) -> list[_Source]:
+        """Return what an input reads of each table. Raises `NotFound` before the first row."""
+        if scan.kind is InputKind.STREAM:
+            return self._of_stream(scan, reading, up_to)
+        name, types = table_of(scan), types_of(scan.columns)
+        if scan.kind is not InputKind.PROJECTION:
+            types = _VALID | types
+        table = table_at(self._lake, self._tables, name, reading.versions.get(name))
+        return [_Source(table=table, types=types)]
+
+    def _of_stream(self, scan: Scan, reading: Reading, up_to: Epoch) -> list[_Source]:
         came = Range(column=EPOCH, lower=None, upper=int(up_to) + 1)
         where = f"{EPOCH} < {came.upper}"
         if reading.plan.stateful and not reading.include_late:
@@ -155,15 +228,29 @@ class WholeRows:
         if not opened:
             raise without_rows(scan.name)
         types = types_of(scan.columns) | ORDER_TYPES
-        return [files.rows(table, [came], types, where, also=(EPOCH, LATE)) for table in opened]
+        return [
+            _Source(table=table, types=types, within=[came], where=where, also=(EPOCH, LATE))
+            for table in opened
+        ]
 
-    def _of_table(self, files: _Files, scan: Scan, reading: Reading) -> str:
-        """Write the versions of a history, or the rows of another projection."""
-        name, types = table_of(scan), types_of(scan.columns)
-        if scan.kind is not InputKind.PROJECTION:
-            types = _VALID | types
-        table = table_at(self._lake, self._tables, name, reading.versions.get(name))
-        return files.rows(table, (), types, "true")
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """What is read of one table: columns under `types` of the files that may be `within`.
+
+    `where` holds for its rows, and names the columns of `also`.
+    """
+
+    table: DeltaTable
+    types: Mapping[str, str]
+    within: Sequence[Range] = ()
+    where: str = "true"
+    also: Sequence[str] = ()
+
+    @property
+    def files(self) -> pa.Table:
+        """What the log says of its files, a row for each."""
+        return actions_within(self.table, self.within)
 
 
 class _Files:
@@ -174,19 +261,11 @@ class _Files:
         self._view = view
         self._number = 0
 
-    def rows(
-        self,
-        table: DeltaTable,
-        within: Sequence[Range],
-        types: Mapping[str, str],
-        where: str,
-        *,
-        also: Sequence[str] = (),
-    ) -> str:
-        """Write the rows of files that may be `within`; a column that they lack is NULL."""
+    def rows(self, source: _Source, paths: Sequence[str]) -> str:
+        """Write the rows of files of a source; a column that they lack is NULL."""
         self._number += 1
-        paths = actions_within(table, within)["path"].to_pylist()
-        read = [name for name in (*types, *also) if name in schema_of(table).names]
+        table, types = source.table, source.types
+        read = [name for name in (*types, *source.also) if name in schema_of(table).names]
         given, present = "(SELECT 1)", frozenset[str]()
         if paths:
             given, present = relation_of(
@@ -197,7 +276,49 @@ class _Files:
             f"AS {TEXT.name(name)}"
             for name, kind in types.items()
         )
-        return f"SELECT {columns} FROM {given} WHERE {where if paths else 'false'}"
+        return f"SELECT {columns} FROM {given} WHERE {source.where if paths else 'false'}"
+
+
+def _read(node: Node, laid: Collection[Node] = ()) -> Sequence[Scan]:
+    """Return the inputs that are read for a tree where some of its nodes are laid apart."""
+    if node in laid:
+        return ()
+    own = [node] if isinstance(node, Scan) else []
+    return [*own, *(scan for each in inputs_of(node) for scan in _read(each, laid))]
+
+
+def _alone(node: Node) -> Scan | None:
+    """Return the input of which each row by itself gives rows of a node; None for other nodes."""
+    match node:
+        case Scan():
+            return node
+        case Map() | Windowed() | Exploded():
+            return _alone(node.input)
+        case _:
+            return None
+
+
+def _counted(files: pa.Table) -> tuple[int, int]:
+    """Return how many rows files have, as their log tells, and how many bytes."""
+    rows, size = (pc.sum(files[name]).as_py() for name in ("num_records", "size_bytes"))
+    return int(rows or 0), int(size or 0)
+
+
+def _piece(node: Node, scan: Scan, table: int, files: pa.Table) -> InputPiece:
+    rows, size = _counted(files)
+    paths = tuple(files["path"].to_pylist())
+    return InputPiece(node=node, scan=scan, table=table, paths=paths, rows=rows, bytes=size)
+
+
+def _cut(files: pa.Table) -> Iterator[pa.Table]:
+    """Yield files that are read together; where there are none, once none."""
+    first = size = 0
+    for number, each in enumerate(files["size_bytes"].to_pylist()):
+        if number > first and size + each > PIECE_BYTES:
+            yield files.slice(first, number - first)
+            first, size = number, 0
+        size += each
+    yield files.slice(first)
 
 
 def _typed(name: str, kind: str) -> str:

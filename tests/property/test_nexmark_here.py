@@ -9,8 +9,10 @@ import pytest
 
 from kernel.errors import ContractViolation
 from kernel.positions import Epoch
+from projections.run.database import TEXT
 from projections.run.spark_hashes import hash_sql
 from projections.run.whole_rows import WholeRows
+from projections.sql.rendering.batch import satisfying
 from tests.support.lake.auction_house import (
     EPOCHS,
     AuctionHouse,
@@ -42,7 +44,9 @@ def test_p6_nexmark_in_one_batch_equals_the_oracle(name: str, house: AuctionHous
     names = {each.name for each in made.columns}
     found: dict[str, list[dict[str, object]]] = {}
     for where in ("true", *(f"abs({hashed} % {_SLICES}) = {n}" for n in range(_SLICES))):
-        with work.rows(reading, Epoch(LAST), {made.tree: where}) as parts:
+        with work.rows(
+            reading, Epoch(LAST), {made.tree: satisfying(made.tree, where, TEXT)}
+        ) as parts:
             rows = [row for part in parts for row in part.to_pylist()]
         assert {row.pop("_epoch") for row in rows} <= {LAST}
         found[where] = [{n: plain(v) for n, v in row.items() if n in names} for row in rows]
@@ -71,7 +75,9 @@ def test_how_far_a_query_is_can_be_seen(house: AuctionHouse) -> None:
         work.stop()
 
     def read_all() -> None:
-        with work.rows(house.reading(made), Epoch(LAST), {made.tree: long}) as parts:
+        with work.rows(
+            house.reading(made), Epoch(LAST), {made.tree: satisfying(made.tree, long, TEXT)}
+        ) as parts:
             list(parts)
 
     watcher = threading.Thread(target=stopped_on_the_way)

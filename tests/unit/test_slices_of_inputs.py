@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from projections.sql.operators.tree import Join, Map, Node, Scan, Windowed
-from projections.sql.rendering.batch import whole
+from projections.sql.rendering.batch import satisfying, whole
 from projections.sql.rendering.duckdb_text import DuckText
 from replay.carried_keys import parted, sliceable
 from tests.support.oracles.sql_world import planned
@@ -108,6 +108,6 @@ def test_rows_of_a_part_are_chosen_where_they_are_read() -> None:
     )
     (node, _), *more = parted(plan.tree, sliceable(plan))
     assert not more
-    text = whole(plan.tree, DuckText(), {node: "this = 1"})
+    text = whole(plan.tree, DuckText(), {node: satisfying(node, "this = 1", DuckText())})
     assert isinstance(node, Scan)
     assert text.index("GROUP BY") > text.index("WHERE this = 1") > text.index(node.view)

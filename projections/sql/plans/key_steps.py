@@ -38,7 +38,7 @@ from projections.sql.operators.tree import (
     scans,
     walk,
 )
-from projections.sql.rendering.batch import ALL, listed, names, over_rows, whole
+from projections.sql.rendering.batch import ALL, Parts, listed, names, over_rows, whole
 from projections.sql.rendering.dialect import Dialect
 from projections.sql.values.expressions import unwrapped
 
@@ -159,7 +159,7 @@ def a_row_for_each_fact(tree: Newest) -> bool:
     return apart(tree.input, tree.keys)
 
 
-def rows_sql(tree: Newest, dialect: Dialect, parts: Mapping[Node, str] = ALL) -> str:
+def rows_sql(tree: Newest, dialect: Dialect, parts: Parts = ALL) -> str:
     """Write all rows of the tree, from the views of its inputs; of nodes in `parts` only these."""
     return f"SELECT {listed(dialect, names(tree))} FROM ({whole(tree, dialect, parts)}) AS y"
 

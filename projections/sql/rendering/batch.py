@@ -139,21 +139,24 @@ def names(node: Node) -> tuple[str, ...]:
     return tuple(each.name for each in node.columns)
 
 
-ALL: Mapping[Node, str] = MappingProxyType({})
+Parts = Mapping[Node, Callable[[str], str]]
+"""Of which nodes only a part of the rows is wanted: the query of these, from that of all."""
+ALL: Parts = MappingProxyType({})
 
 
-def whole(node: Node, dialect: Dialect, parts: Mapping[Node, str] = ALL) -> str:
-    """Write the query that gives all rows of a tree from the views of its inputs.
-
-    `parts`: of these nodes only rows for which a condition on their columns holds.
-    """
+def whole(node: Node, dialect: Dialect, parts: Parts = ALL) -> str:
+    """Write the query that gives all rows of a tree, or `parts`, from the views of its inputs."""
     rows = _whole(node, dialect, parts)
-    if node not in parts:
-        return rows
-    return f"SELECT {placed(listed(dialect, names(node)))} FROM ({rows}) AS p WHERE {parts[node]}"
+    return parts[node](rows) if node in parts else rows
 
 
-def _whole(node: Node, dialect: Dialect, parts: Mapping[Node, str]) -> str:
+def satisfying(node: Node, condition: str, dialect: Dialect) -> Callable[[str], str]:
+    """Return how the rows of a node are written for which a condition on its columns holds."""
+    columns = placed(listed(dialect, names(node)))
+    return lambda rows: f"SELECT {columns} FROM ({rows}) AS p WHERE {condition}"
+
+
+def _whole(node: Node, dialect: Dialect, parts: Parts) -> str:
     match node:
         case Scan():
             return scanned(node, dialect)
