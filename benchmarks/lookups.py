@@ -9,12 +9,15 @@ from __future__ import annotations
 import http.client
 import json
 import random
+import select
 import statistics
-import threading
+import subprocess
+import sys
 import time
 from argparse import ArgumentParser
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -38,7 +41,7 @@ NAME = "lookups"
 CONDITIONS = (
     "GET /v1/projections/seen/rows?key=… with keys at random over keep-alive connections, the next "
     "request when the answer is there; each answer is of one epoch, at most a second old; 100 rows "
-    "of the table are merged each second in the process that asks; service, PostgreSQL and readers "
+    "of the table are merged each second, by a process of its own; service, PostgreSQL and readers "
     "share the cores"
 )
 CHANGED = 100
@@ -94,11 +97,26 @@ class _Table:
         at = TableAt(version=version, as_of_epoch=epoch)
         self._manifest.project(Projected(epoch=epoch, name=_APP, tables={"projection/seen": at}))
 
-    def keep_changing(self, ended: threading.Event) -> None:
-        """Merge some rows each second."""
-        dice = random.Random(1)
-        while not ended.wait(1.0):
+    def keep_changing(self) -> None:
+        """Merge some rows each second, until there is nobody any more who wants it."""
+        dice, began, merges = random.Random(1), time.monotonic(), 0
+        while not select.select([sys.stdin], [], [], max(0.0, began + 1.0 - time.monotonic()))[0]:
+            began = time.monotonic()
             self.merge(sorted(dice.sample(range(self._rows), CHANGED)))
+            merges += 1
+        print(merges)
+
+
+@contextmanager
+def _changing(lake: Path, rows: int) -> Iterator[subprocess.Popen[str]]:
+    """Have a table that is merged into, from the first line on that its process is sent."""
+    command = [sys.executable, "-m", "benchmarks.lookups", str(lake), str(rows)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdout is not None, "it is a pipe"
+        if not process.stdout.readline():
+            raise SystemExit("the table was not made")
+        yield process
 
 
 def _committed(epoch: Epoch) -> Committed:
@@ -123,15 +141,15 @@ def _looked_up(context: Context, name: str, more: dict[str, str]) -> Figures:
     cluster = context.once("postgres", lambda: running(context.folder))
     workspace = Path(context.folder, f"{name}-{context.repetition}")
     workspace.mkdir()
-    table = _Table(Lake.at(workspace / "lake"), options.lookups_rows)
     dsn = cluster.create(f"lookups_{name}_{context.repetition}")
-    ended = threading.Event()
     with (
+        _changing(workspace / "lake", options.lookups_rows) as table,
         service(dsn, workspace, more) as (url, pid),
-        ThreadPoolExecutor(options.lookups_readers + 1) as pool,
+        ThreadPoolExecutor(options.lookups_readers) as pool,
     ):
         _ask(url, options.lookups_rows, 0.5)  # What reads the lake is loaded, and the table.
-        changing = pool.submit(table.keep_changing, ended)
+        assert table.stdin is not None, "it is a pipe"
+        print(file=table.stdin, flush=True)
         before, began = cpu_seconds((pid,)), time.perf_counter()
         readers = [
             pool.submit(_ask, url, options.lookups_rows, options.lookups_seconds)
@@ -139,13 +157,15 @@ def _looked_up(context: Context, name: str, more: dict[str, str]) -> Figures:
         ]
         found = [milliseconds for reader in readers for milliseconds in reader.result()]
         took, spent = time.perf_counter() - began, cpu_seconds((pid,)) - before
-        ended.set()
-        changing.result()
+        told, _ = table.communicate("")
+        merges = float(told)
     cuts = statistics.quantiles(found, n=100)
     return {
         "lookups_per_s": len(found) / took,
         "p50_ms": cuts[49],
         "p99_ms": cuts[98],
+        "max_ms": max(found),
+        "merges_per_s": merges / took,
         "server_cpu_us_per_lookup": spent * 1e6 / len(found),
     }
 
@@ -163,3 +183,15 @@ def _ask(url: str, rows: int, seconds: float) -> list[float]:
             if answer.get("rows", [{}])[0].get("id") != key:
                 raise SystemExit(f"the row of {key} is not what was answered: {answer}")
     return found
+
+
+def main(lake: str, rows: str) -> None:
+    """Make a table, and change it between two lines of the standard input."""
+    table = _Table(Lake.at(Path(lake)), int(rows))
+    print(flush=True)
+    sys.stdin.readline()
+    table.keep_changing()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

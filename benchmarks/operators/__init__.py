@@ -12,12 +12,13 @@ import shutil
 import subprocess
 import sys
 from argparse import ArgumentParser
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from types import MappingProxyType
 
 from benchmarks.harness import Context, Figures, Result, whole_numbers
-from benchmarks.operators.queries import statements
+from benchmarks.operators.queries import repeated, statements
 from benchmarks.operators.world import LATE_PART, OperatorWorld
 from lake.layout import Lake
 
@@ -49,6 +50,12 @@ def add_options(parser: ArgumentParser) -> None:
         metavar="NAME",
         help="which ones; all when left out",
     )
+    group.add_argument(
+        "--operators-together",
+        type=int,
+        default=0,
+        help="so many projections of these in one process, behind the last length (none)",
+    )
     group.add_argument("--operators-changed", type=int, default=2_000, help="rows of a run (2,000)")
     group.add_argument(
         "--operators-late", type=float, default=LATE_PART, help="part of any time there was (0.05)"
@@ -63,7 +70,7 @@ def run(context: Context) -> Figures:
     worlds = [context.once(f"lake-{rows}", partial(_filled, context, rows)) for rows in lengths]
     for name in options.operators_of:
         try:
-            told = {world.rows: _trial(context, world, name) for world in worlds}
+            told = {world.rows: _trial(context, world, [name]) for world in worlds}
         except subprocess.CalledProcessError as error:
             # What the others cost stays worth knowing.
             context.notes[f"{name}_failed"] = str(error.stderr).strip().splitlines()[-1]
@@ -76,6 +83,25 @@ def run(context: Context) -> Figures:
             short, long = (found[f"{name}_{rows}_{what}"] for rows in (lengths[0], lengths[-1]))
             found[f"{name}_{what}_ratio"] = long / short if short else 0.0
         context.progress(f"    {_line(name, lengths, found)}: {context.notes[f'{name}_cost']}")
+    if options.operators_together:
+        found |= _together(context, worlds[-1])
+    return found
+
+
+def _together(context: Context, world: OperatorWorld) -> Figures:
+    """Measure many projections that one process keeps up to date."""
+    options = context.options
+    deployed = repeated(options.operators_of, options.operators_together)
+    told = _trial(context, world, [*deployed], deployed)
+    context.notes["together"] = [*deployed]
+    context.notes["together_cost"] = told.pop("cost")
+    title = f"together_{len(deployed)}_{world.rows}"
+    found = {f"{title}_{name}": float(str(value)) for name, value in told.items()}
+    memory, mapped = (found[f"{title}_{name}_bytes"] / 2**20 for name in ("memory", "mapped"))
+    context.progress(
+        f"    {len(deployed)} together: {found[f'{title}_s']:.1f} s a run, {memory:,.0f} MiB, "
+        f"of which {mapped:,.0f} of files"
+    )
     return found
 
 
@@ -104,11 +130,19 @@ def _filled(context: Context, rows: int) -> Iterator[OperatorWorld]:
     yield world
 
 
-def _trial(context: Context, world: OperatorWorld, name: str) -> dict[str, object]:
-    """Run one operator over a copy of a lake, in a process."""
+def _trial(
+    context: Context,
+    world: OperatorWorld,
+    names: Sequence[str],
+    deployed: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, object]:
+    """Run operators over a copy of a lake, in a process; some may have to be `deployed` there."""
     options, folder = context.options, context.folder / "trial"
     copied = world.copied(folder)
-    words = (copied.lake.root, world.rows, name, options.operators_changed, options.operators_runs)
+    if deployed:
+        copied.deploy(deployed)
+    asked = ",".join(names)
+    words = (copied.lake.root, world.rows, asked, options.operators_changed, options.operators_runs)
     words = (*words, options.operators_late)
     try:
         told = subprocess.run(

@@ -6,7 +6,7 @@ same, so that what grows with history shows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from projections.sql.words.functions import files_of
 
@@ -151,9 +151,21 @@ _QUERIES: Mapping[str, tuple[str, str]] = {
 
 def statements() -> dict[str, str]:
     """Return the text of each projection, with the functions that it calls, by its name."""
-    functions = [each.statement for each in files_of(_FUNCTIONS)]
+    return {name: _statement(name, name) for name in _QUERIES}
+
+
+def repeated(names: Sequence[str], count: int) -> dict[str, str]:
+    """Return the texts of so many projections by name: those that are named, again and again."""
     found = {}
-    for name, (key, query) in _QUERIES.items():
-        text = f"CREATE PROJECTION {name} WITH (key = '{key}') AS\n{query}"
-        found[name] = ";\n".join([text, *(functions if "halved(" in query else [])])
+    for number in range(count):
+        query = names[number % len(names)]
+        name = f"{query}_{number}"
+        found[name] = _statement(name, query)
     return found
+
+
+def _statement(name: str, of: str) -> str:
+    functions = [each.statement for each in files_of(_FUNCTIONS)]
+    key, query = _QUERIES[of]
+    text = f"CREATE PROJECTION {name} WITH (key = '{key}') AS\n{query}"
+    return ";\n".join([text, *(functions if "halved(" in query else [])])

@@ -1,6 +1,7 @@
-"""One projection behind one length of history, in a process of its own, and what its runs took.
+"""Projections behind one length of history, in a process of their own, and what their runs took.
 
-`python -m benchmarks.operators.trial LAKE ROWS NAME CHANGED RUNS LATE SCRATCH` prints JSON.
+`python -m benchmarks.operators.trial LAKE ROWS NAMES CHANGED RUNS LATE SCRATCH` prints JSON.
+What is told of several, with commas between their names, is of all of them together.
 The first run builds the table, the second one makes what is kept between runs; two more are for
 warming up. Then each figure is the median of the runs that count.
 """
@@ -52,8 +53,10 @@ class _Spent(NamedTuple):
     state_bytes: int
 
 
-def main(lake: str, rows: str, name: str, changed: str, runs: str, late: str, scratch: str) -> None:
-    """Run a projection over what comes, run by run."""
+def main(
+    lake: str, rows: str, names: str, changed: str, runs: str, late: str, scratch: str
+) -> None:
+    """Run projections over what comes, run by run."""
     world = OperatorWorld(Lake.at(Path(lake)), int(rows), late_part=float(late))
     tables, spark = Tables(), SparkOnDemand(lambda: _session(scratch))
     projector = Projector(
@@ -63,26 +66,32 @@ def main(lake: str, rows: str, name: str, changed: str, runs: str, late: str, sc
         Manifest(world.lake, tables),
         choice=ExecutorChoice(asked=Executor.DRIVER),
     )
-    subject = subject_of(Site(lake=world.lake, tables=tables), name)
-    target = live_target(world.lake, name, 1)
+    subjects = {
+        name: subject_of(Site(lake=world.lake, tables=tables), name) for name in names.split(",")
+    }
 
     def run(epoch: Epoch) -> _Spent:
         merges: list[float] = []
         before, began = usage()["all_cpu_s"], time.perf_counter()
         with _merging(merges):
-            done = projector.run(subject.plan, target, subject.catalog, epoch)
+            done = [
+                projector.run(each.plan, live_target(world.lake, name, 1), each.catalog, epoch)
+                for name, each in subjects.items()
+            ]
         seconds = time.perf_counter() - began
         cpu_s = usage()["all_cpu_s"] - before
-        return _Spent(cpu_s, sum(merges), seconds, done.rows, done.state_bytes or 0)
+        state_bytes = sum(each.state_bytes or 0 for each in done)
+        return _Spent(cpu_s, sum(merges), seconds, sum(each.rows for each in done), state_bytes)
 
     def change() -> Epoch:
         epoch = world.change(int(changed))
-        if name in TOUCHED_TABLES:
+        if not subjects.keys().isdisjoint(TOUCHED_TABLES):
             world.change_table(_CHANGED_VERSIONS)
         return epoch
 
     build, begin = run(Epoch(1)), run(change())
     counted = [run(change()) for _ in range(_WARM_RUNS + int(runs))][_WARM_RUNS:]
+    memory = psutil.Process().memory_info()
     found = {
         "build_cpu_s": build.cpu_s,
         "begin_cpu_s": begin.cpu_s,
@@ -91,12 +100,14 @@ def main(lake: str, rows: str, name: str, changed: str, runs: str, late: str, sc
         "compute_cpu_s": statistics.median(each.cpu_s - each.merge_cpu_s for each in counted),
         "s": statistics.median(each.s for each in counted),
         "written_rows": statistics.median(each.rows for each in counted),
-        "memory_bytes": float(psutil.Process().memory_info().rss),
+        "memory_bytes": float(memory.rss),
+        "mapped_bytes": float(memory.shared),
         "state_bytes": float(counted[-1].state_bytes),
         "peak_bytes": usage()["all_peak_bytes"],
         "spark": float(spark.started is not None),
     }
-    print(json.dumps({"cost": subject.plan.cost, **found}))
+    cost = ", ".join(sorted({each.plan.cost for each in subjects.values()}))
+    print(json.dumps({"cost": cost, **found}))
 
 
 @contextmanager

@@ -79,9 +79,13 @@ class OperatorWorld:
             at[name] = TableAt(version=version, as_of_epoch=1)
         manifest.project(Projected(epoch=Epoch(1), name="typed", tables=at))
         keys = {name.removeprefix("shop."): [key] for name, key in TABLES.items()}
+        self.deploy({"shop": json.dumps(keys)}, CAPTURE)
+        self.deploy(statements())
+
+    def deploy(self, texts: Mapping[str, str], kind: str = PROJECTION) -> None:
+        """Deploy what has these texts, by name."""
         entries = [
             Entry(kind=kind, name=name, generation=1, status=LIVE, text=text)
-            for kind, texts in ((CAPTURE, {"shop": json.dumps(keys)}), (PROJECTION, statements()))
             for name, text in texts.items()
         ]
         DeployedCatalog(self.lake, self.tables).put(entries)
