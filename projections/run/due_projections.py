@@ -2,7 +2,7 @@
 
     a run begins       its rows are seen                 the next run begins
     |------- takes ------|                                |------- takes ------|
-    |---------------- freshness, less `takes` ------------|
+    |------------ freshness, less `takes` and `SPARE` ----|
 
 What comes right behind the begin of a run is in the next one, and is seen as late as its freshness
 allows, not later. Whoever may be older makes room: rounds have no preemption, and while the rows of
@@ -23,6 +23,9 @@ MOST_EARLY = 1 / 2
 want of processors is not helped by more of them."""
 ROOM = 1 / 8
 """Of the shortest freshness so much is for runs of projections with a longer one, in one round."""
+SPARE = 1 / 16
+"""Of its freshness a projection that may be older than others is run so much earlier besides: one
+round that takes a second longer, and the next runs of all that waited for it, make it late else."""
 _FORGETS = 0.25
 _NONE = timedelta(0)
 
@@ -39,6 +42,7 @@ class DueProjections:
         self._states = states
         self._now = now
         self._began = self._before = now()
+        self._shortest = _NONE
 
     def begin(self, *, busy: bool) -> None:
         """Take note that a round begins; `busy`: what came during the one before waited for it."""
@@ -62,6 +66,7 @@ class DueProjections:
         """
         behind = [name for name in due if self._states[name].epoch < up_to]
         first, shortest = self.first(behind, freshness), min(freshness.values(), default=_NONE)
+        self._shortest = shortest
         others = sorted({*behind} - first, key=lambda name: (self._states[name].due_at, name))
         room_ms = max(shortest.total_seconds() * 1000 * ROOM, self._runs_ms(first))
         found, taken_ms = {*due} - {*others}, 0.0
@@ -85,7 +90,8 @@ class DueProjections:
         state, asked = self._states[name], freshness.total_seconds()
         state.waits_since = max(state.due_at, self._before)
         # What comes from the begin of the round on is in the next one.
-        state.due_at = self._began + asked - min(state.takes_s, asked * MOST_EARLY)
+        spare = asked * SPARE if freshness > self._shortest > _NONE else 0.0
+        state.due_at = self._began + asked - min(state.takes_s + spare, asked * MOST_EARLY)
 
     def seen(self) -> None:
         """Take note that what was computed can be seen: how long that took, of each projection.
