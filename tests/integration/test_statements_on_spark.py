@@ -1,0 +1,120 @@
+"""Statements over odd values: what Spark gives as they are written, compiled, and in small."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyspark.sql import SparkSession
+
+from projections.run.database import TEXT
+from projections.run.matchers import register_totals
+from projections.run.spark_scalars import register_scalars
+from projections.sql.operators.tree import scans
+from projections.sql.plans.key_steps import rows_sql
+from projections.sql.plans.plan import Plan
+from tests.integration.test_scalars_on_spark import plain, table
+from tests.integration.test_sql_spark import _over
+from tests.support.oracles.statement_values import (
+    STATEMENT_KINDS,
+    VALUES,
+    aggregates,
+    choices,
+    ranks,
+    statement_rows,
+)
+
+
+class _Engines:
+    """The same rows in Spark and in DuckDB, as they are and as the compiled text reads them."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark = spark
+        register_totals(spark)
+        self._rows = table(STATEMENT_KINDS, statement_rows())
+        spark.createDataFrame(self._rows).createOrReplaceTempView("statement_rows")
+        count = self._rows.num_rows
+        times = [datetime(2024, 1, 1, tzinfo=UTC) + timedelta(seconds=n) for n in range(count)]
+        placed = self._rows.append_column("_time", pa.array(times, pa.timestamp("us", "UTC")))
+        placed = placed.append_column("_seq_hi", pa.array(range(count), pa.int64()))
+        self._placed = placed.append_column("_seq_lo", pa.array([0] * count, pa.int64()))
+        self.small = duckdb.connect()
+        register_scalars(self.small)
+
+    def compare(self, key: str, written: str) -> None:
+        """Compare what three computations give: types, and rows by their bits."""
+        query = written.format(r="FROM STREAM r", j="STREAM r")
+        made = _over(query, STATEMENT_KINDS, key=key)
+        self._register(made)
+        theirs = self.spark.sql(written.format(r="FROM statement_rows", j="statement_rows"))
+        expected = _known(theirs.toArrow(), key)
+        names = ", ".join(each.name for each in made.columns)
+        compiled = self.spark.sql(f"SELECT {names} FROM ({made.rows_sql}) AS t").toArrow()
+        self._same(_known(compiled, key), expected, "compiled", written)
+        if made.small:
+            text = f"SELECT {names} FROM ({rows_sql(made.tree, TEXT)}) AS t"
+            ours = self.small.sql(text).to_arrow_table()
+            self._same(_known(ours, key).cast(expected.schema), expected, "in small", written)
+
+    def _register(self, made: Plan) -> None:
+        for scan in scans(made.tree):
+            self.spark.createDataFrame(self._placed).createOrReplaceTempView(scan.view)
+            moments = [f.with_type(pa.timestamp("us")) for f in self._placed.schema]
+            schema = pa.schema(
+                [
+                    moment if pa.types.is_timestamp(field.type) else field
+                    for field, moment in zip(self._placed.schema, moments, strict=True)
+                ]
+            )
+            self.small.register(scan.view, self._placed.cast(schema))
+
+    def _same(self, found: pa.Table, expected: pa.Table, where: str, written: str) -> None:
+        assert found.schema.names == expected.schema.names
+        for name in found.schema.names:
+            kinds = (found.schema.field(name).type, expected.schema.field(name).type)
+            assert kinds[0] == kinds[1], f"{where}: {name} of {written}"
+        columns = [(plain(found[n]), plain(expected[n])) for n in found.schema.names]
+        mine, spark = (
+            Counter(map(repr, zip(*side, strict=True))) for side in zip(*columns, strict=True)
+        )
+        assert mine - spark == spark - mine, f"{where}: {written}"
+
+
+def _known(rows: pa.Table, key: str) -> pa.Table:
+    """Leave out rows whose key holds a NULL: they are in no table."""
+    for name in key.split(", "):
+        rows = rows.filter(pc.is_valid(rows[name]))
+    return rows
+
+
+@pytest.fixture(scope="module")
+def engines(spark: SparkSession) -> Iterator[_Engines]:
+    made = _Engines(spark.newSession())
+    yield made
+    made.small.close()
+
+
+def _listed(calls: Iterator[str]) -> str:
+    return ", ".join(f"{call} AS v{place}" for place, call in enumerate(dict.fromkeys(calls)))
+
+
+def test_aggregates_have_the_types_of_spark(engines: _Engines) -> None:
+    engines.compare("g", f"SELECT g, {_listed(aggregates())} {{r}} WHERE k < 0 GROUP BY g")
+
+
+@pytest.mark.parametrize(
+    "column", [pytest.param(c, marks=[pytest.mark.matrix] * (c != "x")) for c in VALUES]
+)
+def test_rows_are_told_apart_as_spark_tells_them(engines: _Engines, column: str) -> None:
+    engines.compare("k", f"SELECT k, {_listed(ranks(column))} {{r}}")
+
+
+@pytest.mark.matrix
+def test_doubles_are_compared_as_spark_compares_them(engines: _Engines) -> None:
+    for key, written in choices("x"):
+        engines.compare(key, written)
