@@ -118,6 +118,8 @@ class World:
                 stderr=log,
                 cwd=ROOT,
                 env={**os.environ, **own},
+                # As the supervisor starts it: the load has a share of processors of its own.
+                start_new_session=True,
             )
         try:
             _await_ready(process, port)

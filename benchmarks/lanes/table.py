@@ -1,7 +1,8 @@
 """One repetition: the quiet lane before, and beside each trouble of another lane.
 
 Figures are named `<trouble>.<figure>`: `before_p95_s`, `during_p95_s`, and what the one is of the
-other. `idle` has the pipeline's processors with the quiet lane alone and beside 20 idle ones.
+other; of a transaction also `making_p95_s`, `coming_p95_s` and `folding_p95_s`. `idle` has the
+pipeline's processors with the quiet lane alone and beside 20 idle ones.
 """
 
 from __future__ import annotations
@@ -215,8 +216,20 @@ class _Measured:
             f"ratio_{share}": during[f"{share}_s"] / max(before[f"{share}_s"], 1e-3)
             for share in ("p50", "p95")
         }
+        figures |= self._parts(began, own)
         figures |= own | {"memory_mb_max": memory.end()["memory_mb_max"]}
         self._progress("    " + ", ".join(f"{k} {v:,.2f}" for k, v in figures.items()))
+        return figures
+
+    def _parts(self, began: float, own: dict[str, float]) -> dict[str, float]:
+        """Return the lag while a transaction is made, comes, is folded; take the moments out."""
+        figures: dict[str, float] = {}
+        for part, at in (("making", "made_at"), ("coming", "logged_at"), ("folding", "shown_at")):
+            if at in own:
+                ended = own.pop(at)
+                lag = self._lane.lag(began, ended)
+                figures |= {f"{part}_{what}": value for what, value in lag.items()}
+                began = ended
         return figures
 
     def _idle(self, process: psutil.Process) -> dict[str, float]:

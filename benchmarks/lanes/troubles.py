@@ -7,14 +7,18 @@ import time
 from collections.abc import Iterator
 
 import psycopg
+import pyarrow.compute as pc
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from deltalake import DeltaTable
 
 from benchmarks.cdc.catch_up import await_cut, head
 from benchmarks.cdc.world import World
 from kernel.errors import Unavailable
+from lake.datasets import dataset_of
 from lake.tables import Tables
 from pipeline.commit.manifest import Manifest
+from pipeline.commit.manifest_rows import COMMITTED
 from pipeline.read.kafka_topics import KafkaTopics
 
 BACKLOG, GARBAGE, UNKNOWN, LOST = "backlog", "garbage", "unknown", "lost"
@@ -22,10 +26,14 @@ BIG, CHANGING = "big", "changing"
 _UNKNOWN_ID = 99_999
 _PER_S = 200.0
 _READ_S = 900.0
+_MANY = 500
 
 
 def transaction(world: World, rows: int) -> dict[str, float]:
-    """Update all rows of a captured table by one transaction; wait until the table shows it."""
+    """Update all rows of a captured table by one transaction; wait until the table shows it.
+
+    `made_at`, `logged_at` and `shown_at` are when it was committed, in the log and in the table.
+    """
     with psycopg.connect(world.dsn, autocommit=True) as connection:
         connection.execute(f"UPDATE {BIG} SET status = 'all', updated_at = now()".encode())
     committed = time.time()
@@ -34,7 +42,20 @@ def transaction(world: World, rows: int) -> dict[str, float]:
         "rows": float(rows),
         "visible_s": done.at.timestamp() - committed,
         "fold_s": done.timings_ms.get("fold", 0.0) / 1000,
+        "made_at": committed,
+        "logged_at": _last_of_many(world),
+        "shown_at": done.at.timestamp(),
     }
+
+
+def _last_of_many(world: World) -> float:
+    """Return when the last epoch was committed that had many changes."""
+    epochs = dataset_of(DeltaTable(world.lake.epochs)).to_table(
+        columns=["at", "counts"], filter=pc.field("kind") == COMMITTED
+    )
+    counts = (json.loads(each).get("changes", 0) for each in epochs["counts"].to_pylist())
+    moments = zip(epochs["at"].to_pylist(), counts, strict=True)
+    return float(max(at.timestamp() for at, changes in moments if changes > _MANY))
 
 
 def backlog(world: World, records: int) -> dict[str, float]:

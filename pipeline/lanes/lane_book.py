@@ -56,6 +56,11 @@ class LaneBook:
         """The lanes that are not read with the others."""
         return frozenset(self._apart)
 
+    @property
+    def reading(self) -> frozenset[str]:
+        """The lanes that are apart and are read."""
+        return frozenset(lane for lane, each in self._apart.items() if not each.held)
+
     def keep(self, lanes: Collection[str]) -> None:
         """Forget all lanes but these: the source of another one was removed."""
         with self._lock:

@@ -25,6 +25,8 @@ PLANNED_S = 1.0
 """So often it is asked whether there are new topics, while epochs go on behind what was planned."""
 LONGEST_PLAN_S = 5.0
 """So long they may: what is read behind a plan, the next ones have to come to first."""
+LOOK_S = 0.03
+"""So often it is looked whether more has come, while no plan is waited for."""
 LATELY_S = 60.0
 """A lane that had records in this time may have the next one at any moment."""
 
@@ -39,12 +41,13 @@ class Reach:
         *,
         told: Callable[[str], bool],
         now: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
     ) -> None:
         """`told` says of a topic that it has logical messages alone: these make nobody wait."""
         self._lane_of = lane_of
         self._book = book
         self._told = told
-        self._now = now
+        self._now, self._pause = now, pause
         self.taken: Offsets = {}
         """Up to where this run has read, what was passed by included."""
         self._planned: Offsets = {}
@@ -74,6 +77,31 @@ class Reach:
             self._planned = end
             self._planned_at = self._asked_at = self._looked_at = self._now()
             return self.here(end)
+
+    def behind_plan(
+        self,
+        topics: KafkaTopics,
+        end: Offsets,
+        rests: Callable[[int], bool] | None,
+        go_on: Callable[[], None],
+    ) -> Offsets:
+        """Return where topics of a batch end by now, if epochs go on behind what was planned.
+
+        They do where an epoch `rests` before it begins, and as long as another lane is read apart:
+        the many threads of Spark that make a plan each wait for a processor then. `go_on` raises
+        where the run is to end.
+        """
+        if rests is not None and self.goes_on(topics):
+            rests(0)
+            end = self.newest(topics, end)
+        while not self.further(end) and self._others_read() and self.goes_on(topics):
+            go_on()
+            self._pause(LOOK_S)
+            end = self.newest(topics, end)
+        return end
+
+    def _others_read(self) -> bool:
+        return self._book is not None and bool(self._book.reading)
 
     def goes_on(self, topics: KafkaTopics) -> bool:
         """Say whether epochs may go on behind what was planned: for a while, and only as long as

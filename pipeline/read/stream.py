@@ -291,7 +291,7 @@ class IngestRun:
     def _at_work(self, batch_id: int, end: Offsets) -> None:
         """Make epochs of what was planned, but for lanes that are apart, and of what comes then.
 
-        Where epochs wait for rounds, more has come by then, and Spark need not plan each of them.
+        Spark need not plan each of them: more comes while epochs wait for rounds, and for others.
         """
         here = self.reach.plan(end)
         more, paced = len(here) < len(end), False
@@ -305,9 +305,9 @@ class IngestRun:
             with self._loop.working("the begin of a batch"):
                 self._part(batch_id, now, early)
             here, more = self.reach.here(end), True
-            if paced and not self.reach.further(here) and self.reach.goes_on(self._topics):
-                self._after_round(0)
-                here, more = self.reach.newest(self._topics, here), False
+            if not self.reach.further(here):
+                rests = self._after_round if paced else None
+                here, more = self.reach.behind_plan(self._topics, here, rests, self._go_on), False
 
     def _go_on(self) -> None:
         """Raise `Stopped` where the run is to end: what is left of a batch is not through then."""

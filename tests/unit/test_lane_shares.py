@@ -23,7 +23,9 @@ from pipeline.read.batch_plan import BatchPlans
 from pipeline.read.epoch_records import EpochRecords
 from pipeline.read.lane_decoding import decoded_by_lane
 from pipeline.read.lane_process import LaneProcess
+from pipeline.read.reach import Reach
 from pipeline.read.stream import IngestRun
+from pipeline.read.turns import Stopped
 from tests.unit.test_lane_joining import Decoders, records_of
 
 
@@ -74,13 +76,57 @@ def run_over(
     return run, made
 
 
-def test_a_backlog_that_is_read_apart_takes_no_room_from_others(tmp_path: Path) -> None:
+def test_a_backlog_that_is_read_apart_takes_no_room_from_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Spark shares the room of a batch by what waits, also of a lane that is passed over."""
+    monkeypatch.setattr(Reach, "goes_on", lambda *_: False)
     book = LaneBook()
     book.part("busy", "it has much to read")
     run, made = run_over({"quiet": {"0": 40}, "busy": {"0": 10**7}}, book, tmp_path)
     run._at_work(0, {"quiet": {"0": 1}, "busy": {"0": 999}})
     assert [each.end for each in made] == [{"quiet": {"0": 40}}]
+
+
+def test_beside_a_lane_that_is_read_apart_epochs_go_on_without_another_plan(tmp_path: Path) -> None:
+    """Spark plans by many threads, and the other lane keeps the processors busy."""
+    book, ends = LaneBook(), {"quiet": {"0": 40}, "busy": {"0": 10**7}}
+    run, made = run_over(ends, book, tmp_path)
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        """Something comes at each third look, until the other lane keeps up."""
+        pauses.append(seconds)
+        if len(pauses) % 3 == 0:
+            ends["quiet"] = {"0": ends["quiet"]["0"] + 1}
+        if len(pauses) == 7:
+            book.join("busy")
+
+    run.reach._pause = pause
+    book.part("busy", "it has much to read")
+    run._at_work(0, {"quiet": {"0": 40}, "busy": {"0": 999}})
+    assert [each.end for each in made[:3]] == [{"quiet": {"0": end}} for end in (40, 41, 42)]
+    assert (len(pauses), max(pauses) < 0.1) == (7, True)
+
+
+def test_a_run_that_is_to_end_waits_for_nothing_beside_others(tmp_path: Path) -> None:
+    book = LaneBook()
+    run, made = run_over({"quiet": {"0": 40}, "busy": {"0": 10**7}}, book, tmp_path)
+    run.reach._pause = lambda _: run.leave()
+    book.part("busy", "it has much to read")
+    with pytest.raises(Stopped):
+        run._at_work(0, {"quiet": {"0": 40}, "busy": {"0": 999}})
+    assert len(made) == 1
+
+
+def test_beside_a_lane_that_is_held_each_plan_is_one_of_its_own(tmp_path: Path) -> None:
+    """It may be held for hours, and keeps nothing busy."""
+    book = LaneBook()
+    run, made = run_over({"quiet": {"0": 40}, "busy": {"0": 10**7}}, book, tmp_path)
+    run.reach._pause = lambda _: pytest.fail("it waits for more")
+    book.refuse("busy", Unavailable("it cannot be read"))
+    run._at_work(0, {"quiet": {"0": 40}, "busy": {"0": 999}})
+    assert len(made) == 1
 
 
 def test_a_batch_that_says_nothing_is_no_epoch_that_others_are_paced_by(tmp_path: Path) -> None:
