@@ -156,7 +156,7 @@ BEGIN
     END IF;
     -- What the client sent is what runs where all of its statements are DDL. Any other one may call
     -- a function, and that may run whatever it likes.
-    shown := asked ~* '\malter\s+table\M' AND asked ~* ('^(\s|;|--[^\n]*(\n|$)|'
+    shown := asked ~* '\malter\s+(table|type)\M' AND asked ~* ('^(\s|;|--[^\n]*(\n|$)|'
         '/\*([^*]|\*+[^*/])*\*+/|'
         '(alter|begin|comment|commit|drop|end|grant|lock|revoke|set|start)\M[^;]*(;|$))*$');
     -- A partition that is attached brings rows that nobody inserted.
@@ -190,7 +190,8 @@ BEGIN
               FROM pg_event_trigger_ddl_commands() d
         ), altered AS (
             -- Types, and those that are made of them: arrays, domains, ranges, composite types.
-            SELECT t.oid, t.typarray, t.typtype::text AS kind
+            -- Another name, owner or schema of a composite type is none of its attributes.
+            SELECT t.oid, t.typarray, nullif(t.typtype::text, 'c') AS kind
               FROM commands JOIN pg_type t ON t.oid = objid
              WHERE classid = 'pg_type'::regclass
             UNION
@@ -238,10 +239,18 @@ BEGIN
               FROM commands JOIN pg_class c ON c.relnamespace = objid
              WHERE classid = 'pg_namespace'::regclass AND command_tag = 'ALTER SCHEMA'
             UNION ALL
-            -- By their columns, or as tables OF a type.
+            -- By their columns.
             SELECT d.objid, 0, kind, false
               FROM altered t JOIN pg_depend d ON d.refclassid = 'pg_type'::regclass
-               AND d.refobjid = t.oid AND d.classid = 'pg_class'::regclass
+               AND d.refobjid = t.oid AND d.classid = 'pg_class'::regclass AND d.objsubid <> 0
+            UNION ALL
+            -- Of a table OF a type the attributes are columns, which follow it (CASCADE).
+            SELECT c.oid, coalesce(own.attnum, 0), NULL, false
+              FROM commands JOIN pg_class k ON k.oid = objid AND k.relkind = 'c'
+              JOIN pg_class c ON c.reloftype = k.reltype
+              LEFT JOIN pg_attribute a ON a.attrelid = objid AND a.attnum = objsubid
+              LEFT JOIN pg_attribute own ON own.attrelid = c.oid AND own.attname = a.attname
+             WHERE classid = 'pg_class'::regclass
         )
         SELECT c.oid, max(renamed) AS renamed, max(type_kind) AS type_kind,
                bool_and(beside) AS beside

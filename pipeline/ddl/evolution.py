@@ -247,7 +247,8 @@ def _column_steps(
         if came_untold(message, new.name, shape):
             return hold_of(message, f"column {new.name} came before any DDL told of it")
         steps.append(Renamed(old.name, new.name))
-    kind = followed_type(_as_called_now(old, new), new.column)
+    rewritten = bool(message.change.rewritten & REWRITE_TYPE)
+    kind = followed_type(_as_called_now(old, new, rewritten), new.column)
     if kind is None:
         return hold_of(message, f"column {new.name} was {old.declared} and is {new.declared}")
     target = stored_type(old, kind, stored)
@@ -267,10 +268,18 @@ def _column_steps(
     return steps
 
 
-def _as_called_now(old: TableColumn, new: TableColumn) -> SourceColumn:
-    """Return the old type under the name that it has now: labels with their oids are one enum's."""
-    enums = old.column.kind == new.column.kind == "e"
-    if enums and old.labels and old.labels.keys() <= new.labels.keys():
+def _as_called_now(old: TableColumn, new: TableColumn, rewritten: bool) -> SourceColumn:
+    """Return the old type under the name that it has now.
+
+    Labels with their oids are one enum's. Rows that were not `rewritten` have no other composite or
+    range type than before.
+    """
+    kinds = {old.column.kind, new.column.kind}
+    if kinds == {"e"}:
+        known = bool(old.labels) and old.labels.keys() <= new.labels.keys()
+    else:
+        known = len(kinds) == 1 and kinds <= {"c", "r", "m"} and not rewritten
+    if known:
         return replace(old.column, type=new.column.type)
     return old.column
 

@@ -189,6 +189,37 @@ def test_composite_types_and_schemas_tell_of_their_tables(shop: Listener) -> Non
     assert shop.run("CREATE TEMP TABLE scratch (id int)", "DROP TABLE scratch") == []
 
 
+def test_a_table_of_a_type_is_told_as_if_its_own_columns_were_altered(shop: Listener) -> None:
+    shop.run(
+        "CREATE TYPE shape AS (gone int, id int, a int, b text)",
+        "ALTER TYPE shape DROP ATTRIBUTE gone",
+        "CREATE TABLE typed OF shape (PRIMARY KEY (id))",
+        "CREATE TABLE holding (id int, s shape)",
+    )
+    told = {each.table: each for each in shop.run("ALTER TYPE shape ADD ATTRIBUTE c int CASCADE")}
+    assert {table: each.type_kind for table, each in told.items()} == {
+        "public.typed": None,
+        "public.holding": "c",
+    }
+    assert [column.name for column in told["public.typed"].columns] == ["id", "a", "b", "c"]
+    told = {
+        each.table: each for each in shop.run("ALTER TYPE shape RENAME ATTRIBUTE b TO d CASCADE")
+    }
+    assert (told["public.typed"].renamed, told["public.typed"].columns[2].name) == (3, "d")
+    shop.run("DROP TABLE holding")
+    retyped = shop.one("ALTER TYPE shape ALTER ATTRIBUTE a TYPE bigint CASCADE")
+    assert (retyped.rewritten, retyped.using, retyped.type_kind) == (4, False, None)
+
+
+def test_another_name_or_owner_of_a_composite_type_is_none_of_its_attributes(
+    shop: Listener,
+) -> None:
+    for change in ("RENAME TO couple", "OWNER TO CURRENT_USER", "SET SCHEMA public"):
+        name = "pair" if "RENAME" in change else "couple"
+        told = shop.one(f"ALTER TYPE {name} {change}")
+        assert (told.table, told.type_kind) == ("public.odd", None)
+
+
 def test_what_a_key_only_includes_is_not_told_as_a_part_of_it(shop: Listener) -> None:
     key = "PRIMARY KEY (b, a) INCLUDE (note)"
     told = shop.one(f"CREATE TABLE covered (a int, b int, note text, {key})")

@@ -254,6 +254,31 @@ def test_labels_inside_of_a_composite_type_that_are_called_otherwise_hold_its_ta
     assert folding.held[TABLE].reason == "values of f are called otherwise: {'ok': 'fine'}"
 
 
+@pytest.mark.parametrize("kind", ["c", "r", "m"])
+def test_a_composite_or_range_type_that_is_called_otherwise_holds_nothing(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    for name in ("pair", "couple", "another"):
+        made = SourceColumn(name="", type=name, kind=kind)
+        monkeypatch.setitem(ddl_rows.TYPES, name, (made, "string"))
+    item = Item()
+    column = item.add("p", "pair")
+    item.tell("describe")
+    item.write("c", 1, {2: "(1)"})
+    column.type = "couple"
+    item.tell()
+    item.write("c", 2, {2: "(2)"})
+    folding = Folding(lake, item)
+    folding.run(item.log)
+    assert [row["p"] for row in folding.rows()] == ["(1)", "(2)"]
+    assert not folding.held
+    known = len(item.log)
+    column.type = "another"
+    item.tell(rewritten=4)
+    folding.run(item.log[known:])
+    assert folding.held[TABLE].reason == "column p was couple and is another"
+
+
 def test_a_column_that_a_key_only_includes_is_none_of_it_in_newer_messages(lake: Lake) -> None:
     """Older triggers told of it as one: those that are put in their place hold nothing."""
     item = Item()
