@@ -179,7 +179,7 @@ def _made(
         freshness=decl.freshness,
         fingerprint=_fingerprint(decl, tree),
         cost=cost,
-        notes=notes if strategy is Strategy.WHOLE else (*notes, MERGED),
+        notes=notes if strategy is Strategy.WHOLE else (*notes[:1], MERGED, *notes[1:]),
         tree=tree,
         final=decl.final,
         adding=adding,
