@@ -8,7 +8,7 @@ the dataflow unusable; whoever runs it then begins anew.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import assert_never
 
@@ -128,7 +128,6 @@ class Dataflow:
     def begin(
         self,
         stored: Iterable[pa.Table],
-        keys: Sequence[str],
         twice: Callable[[pa.Table], Exception],
     ) -> pa.Table:
         """Do the first round; return what leads from the rows that a table has to the right ones.
@@ -142,6 +141,7 @@ class Dataflow:
             self._connection.execute(f"CREATE TEMP TABLE stored AS {rows} LIMIT 0")
             columns_of = names(self._tree)
             self._insert("stored", (part.select(columns_of) for part in stored), weight=-1)
+        keys = list(self._tree.keys)
         named = listed(TEXT, keys)
         repeated = "SELECT {} FROM stored {} GROUP BY ALL HAVING count(*) > 1 LIMIT 1"
         try:
@@ -152,7 +152,7 @@ class Dataflow:
                 raise twice(found) from error
             raise
         if changes.num_rows:
-            self._connection.register("__changed", without_zones(changes.select(list(keys))))
+            self._connection.register("__changed", without_zones(changes.select(keys)))
             near = repeated.format(named, f"SEMI JOIN __changed USING ({named})")
             found = self._connection.sql(near).to_arrow_table()
             self._connection.unregister("__changed")

@@ -138,7 +138,7 @@ class RegionRuns:
         held.dataflow.pass_watermark(reading.watermark_us)
         if fresh and table is not None:
             twice = partial(repeated, uri=table.table_uri)
-            rows = held.dataflow.begin(_stored(table, tree), reading.plan.key, twice)
+            rows = held.dataflow.begin(_stored(table, tree), twice)
         else:
             rows = held.dataflow.round()
         held.epoch = int(up_to)

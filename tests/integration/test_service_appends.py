@@ -216,7 +216,7 @@ def test_a_number_beyond_doubles_is_a_bad_value(shared: httpx.Client, stream: st
     answer = shared.post(f"/v1/streams/{stream}", content=body, headers=JSON)
     document = problem(answer, 422, "invalid-request")
     assert document["detail"].startswith("$: line 1 column 46: the number is beyond")
-    assert "send it as text" in document["remedy"].lower()
+    assert "in quotes, as text" in document["remedy"]
 
 
 def test_a_large_body_is_refused_with_the_remedy(shared: httpx.Client, stream: str) -> None:

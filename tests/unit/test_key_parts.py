@@ -20,7 +20,7 @@ from projections.run.operator_tables import Listed, consolidated
 from projections.run.sorted_runs import SortedRuns, as_they_are
 from projections.sql.operators.tree import scans
 from projections.sql.words.catalog import Column
-from tests.support.oracles.region_world import tree_of
+from tests.support.oracles.region_world import tree_of, twice
 from tests.support.oracles.sql_world import FACT_COLUMNS
 
 ROWS, FLIGHTS = 300_000, 20_000
@@ -78,7 +78,7 @@ def begun(name: str, rows: pa.Table, stored: Sequence[pa.Table]) -> pa.Table:
         for scan in scans(tree):
             columns = [*(each.name for each in scan.columns), *ORDER]
             dataflow.add(scan, [rows.select(columns)])
-        return dataflow.begin(stored)
+        return dataflow.begin(stored, twice)
     finally:
         dataflow.close()
 

@@ -18,6 +18,7 @@ from projections.sql.planning.reading import read_tree
 from projections.sql.plans.declared_relations import DeclaredCatalog
 from projections.sql.statements.parse import parse_script
 from projections.sql.words.catalog import Column, MemoryCatalog, Relation
+from tests.support.oracles.region_world import twice
 
 COLUMNS = (Column(name="id", type="STRING"), Column(name="x", type="DOUBLE"))
 TABLE = Relation(name="demo.public.t", columns=COLUMNS, key=("id",), event_time=None)
@@ -64,7 +65,7 @@ def test_a_stored_zero_of_the_other_sign_is_put_right() -> None:
     dataflow, scan = made()
     dataflow.add(scan, [rows(scan, 0.0)])
     stored = pa.table({"id": ["a"], "x": [-0.0]})
-    assert told(dataflow.begin([stored])) == [(-1, -1), (1, 1)]
+    assert told(dataflow.begin([stored], twice)) == [(-1, -1), (1, 1)]
 
 
 def test_followers_of_a_table_are_told_of_the_sign(tmp_path: Path) -> None:

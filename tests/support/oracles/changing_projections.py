@@ -72,7 +72,7 @@ def _values(world: World) -> list[Row]:
                 "once": sum({*delays}) if delays else None,
                 "usual": min(often, key=lambda flight: (-often[flight], flight)),
                 "high": percentile_of((fact.distance for fact in facts), 0.9),
-                "middle": sorted(delays)[(len(delays) - 1) // 2] if delays else None,
+                "middle": float(sorted(delays)[(len(delays) - 1) // 2]) if delays else None,
                 "origins": "|".join(sorted(fact.origin for fact in facts)),
                 "spread": variance_of(delays, 0),
                 "bits": reduce(int.__xor__, delays) if delays else None,

@@ -75,7 +75,7 @@ class Kept:
         self._dataflow.pass_watermark(watermark_us)
         shape = pa.schema([(c.name, arrow_type(c)) for c in self._tree.columns])
         stored = pa.Table.from_pylist([zoned(row) for row in self.rows.values()], shape)
-        self._apply(self._dataflow.begin([stored]))
+        self._apply(self._dataflow.begin([stored], twice))
 
     def _feed(self, before: World, now: World) -> None:
         for scan in scans(self._tree):
@@ -99,6 +99,11 @@ class Kept:
             else:
                 assert key not in self.rows, "a key has one row"
                 self.rows[key] = values
+
+
+def twice(rows: pa.Table) -> Exception:
+    """Return what is raised of keys that a table has more than once."""
+    return AssertionError(f"there several times: {rows.to_pylist()}")
 
 
 def _rows(scan: Scan, world: World) -> list[Row]:

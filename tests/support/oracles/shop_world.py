@@ -23,7 +23,7 @@ from projections.sql.plans.declared_relations import DeclaredCatalog
 from projections.sql.rendering.certified import uncertified
 from projections.sql.statements.parse import parse_script
 from projections.sql.words.catalog import Column, MemoryCatalog, Relation
-from tests.support.oracles.region_world import plain, zoned
+from tests.support.oracles.region_world import plain, twice, zoned
 from tests.support.oracles.sql_world import START, Row
 
 CUSTOMERS = {"id": "BIGINT", "name": "STRING", "city": "STRING"}
@@ -197,7 +197,7 @@ class KeptChain:
         self._feed(name, shop)
         shape = pa.schema([(c.name, arrow_type(c)) for c in tree.columns])
         stored = pa.Table.from_pylist([zoned(row) for row in self.rows[name].values()], shape)
-        self._apply(name, self._flows[name].begin([stored]))
+        self._apply(name, self._flows[name].begin([stored], twice))
 
     def result(self) -> list[Row]:
         """Return the rows of the outermost table."""
