@@ -247,8 +247,9 @@ def _column_steps(
         if came_untold(message, new.name, shape):
             return hold_of(message, f"column {new.name} came before any DDL told of it")
         steps.append(Renamed(old.name, new.name))
-    rewritten = bool(message.change.rewritten & REWRITE_TYPE)
-    kind = followed_type(_as_called_now(old, new, rewritten), new.column)
+    # Another one leaves new rows. What was not told (there were no triggers then) may have, too.
+    renamed = message.change.tag == "ALTER TYPE" and not message.change.rewritten & REWRITE_TYPE
+    kind = followed_type(_as_called_now(old, new, renamed), new.column)
     if kind is None:
         return hold_of(message, f"column {new.name} was {old.declared} and is {new.declared}")
     target = stored_type(old, kind, stored)
@@ -268,17 +269,17 @@ def _column_steps(
     return steps
 
 
-def _as_called_now(old: TableColumn, new: TableColumn, rewritten: bool) -> SourceColumn:
+def _as_called_now(old: TableColumn, new: TableColumn, renamed: bool) -> SourceColumn:
     """Return the old type under the name that it has now.
 
-    Labels with their oids are one enum's. Rows that were not `rewritten` have no other composite or
-    range type than before.
+    Labels with their oids are one enum's. A composite or range type is the same one where a message
+    tells that it is `renamed` at most.
     """
     kinds = {old.column.kind, new.column.kind}
     if kinds == {"e"}:
         known = bool(old.labels) and old.labels.keys() <= new.labels.keys()
     else:
-        known = len(kinds) == 1 and kinds <= {"c", "r", "m"} and not rewritten
+        known = len(kinds) == 1 and kinds <= {"c", "r", "m"} and renamed
     if known:
         return replace(old.column, type=new.column.type)
     return old.column

@@ -266,7 +266,7 @@ def test_a_composite_or_range_type_that_is_called_otherwise_holds_nothing(
     item.tell("describe")
     item.write("c", 1, {2: "(1)"})
     column.type = "couple"
-    item.tell()
+    item.tell(tag="ALTER TYPE")
     item.write("c", 2, {2: "(2)"})
     folding = Folding(lake, item)
     folding.run(item.log)
@@ -277,6 +277,25 @@ def test_a_composite_or_range_type_that_is_called_otherwise_holds_nothing(
     item.tell(rewritten=4)
     folding.run(item.log[known:])
     assert folding.held[TABLE].reason == "column p was couple and is another"
+
+
+@pytest.mark.parametrize("told", [{"kind": "describe", "tag": "DESCRIBE"}, {"kind": "alter"}])
+def test_a_composite_type_that_became_another_one_untold_holds_its_table(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, told: dict[str, str]
+) -> None:
+    """While there were no event triggers, say: the next message tells of no rewrite either."""
+    for name in ("pair", "triple"):
+        made = SourceColumn(name="", type=name, kind="c")
+        monkeypatch.setitem(ddl_rows.TYPES, name, (made, "string"))
+    item = Item()
+    column = item.add("p", "pair")
+    item.tell("describe")
+    item.write("c", 1, {2: "(1,2)"})
+    column.type = "triple"
+    item.tell(**told)
+    folding = Folding(lake, item)
+    folding.run(item.log)
+    assert folding.held[TABLE].reason == "column p was pair and is triple"
 
 
 def test_a_column_that_a_key_only_includes_is_none_of_it_in_newer_messages(lake: Lake) -> None:
