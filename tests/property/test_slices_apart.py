@@ -15,10 +15,10 @@ from projections.run.key_runs import all_sql
 from projections.run.spark_hashes import hash_sql, is_hashed, register_hashes
 from projections.sql.operators.tree import scans
 from projections.sql.plans.plan import InputKind, Plan
-from projections.sql.rendering.batch import listed
+from projections.sql.rendering.batch import listed, satisfying
 from projections.sql.rendering.certified import uncertified
 from replay.carried_keys import parted, sliceable
-from replay.driver_slices import _condition
+from replay.driver_slices import _place
 from tests.property.test_sql_incremental import DuckEngine
 from tests.support.oracles.element_projections import ELEMENTS
 from tests.support.oracles.flow_projections import FLOWS
@@ -95,7 +95,8 @@ def test_p6_slices_are_the_whole_and_each_row_is_of_its_hash(engine: DuckEngine,
     whole = all_sql(TEXT, made)
     for number in range(SLICES):
         apart = {
-            node: _condition(each, SLICES, number, 1) for node, each in parted(made.tree, names)
+            node: satisfying(node, f"{_place(each, SLICES)} = {number}", TEXT)
+            for node, each in parted(made.tree, names)
         }
         wanted = f" AND (({place} % {SLICES}) + {SLICES}) % {SLICES} = {number}"
         assert rows(all_sql(TEXT, made, apart), "") == rows(whole, wanted)

@@ -415,7 +415,7 @@ def test_a_build_lets_the_pipeline_go_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, behind: int
 ) -> None:
     stepped: list[int] = []
-    monkeypatch.setattr("apps.cli.step_back", lambda: stepped.append(1))
+    monkeypatch.setattr("apps.cli.command_line.step_back", lambda: stepped.append(1))
     monkeypatch.setattr(sys, "argv", ["penstock", "replay", command, "nope"])
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit):

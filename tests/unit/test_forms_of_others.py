@@ -268,7 +268,7 @@ def test_sums_of_many_digits_and_days_are_kept_in_small() -> None:
     )
     assert made.tree is not None
     assert uncertified(made.tree) is None
-    assert made.strategy is Strategy.KEYS
+    assert made.strategy is Strategy.REGIONS
     types = {each.name: each.type for each in made.columns}
     assert types == {
         "carrier": "STRING",
