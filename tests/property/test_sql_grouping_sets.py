@@ -100,3 +100,23 @@ def test_what_filter_asks_for_is_asked_of_the_row(engine: DuckEngine) -> None:
         "AA": (2, 10),
         "BB": (0, None),
     }
+
+
+def test_what_is_listed_and_in_no_set_is_in_no_group(engine: DuckEngine) -> None:
+    """As in Spark: NULL in all rows, and a bit of GROUPING_ID in all."""
+    facts = tuple(
+        Fact(number, 1, f"f{number}", carrier, "JFK", 0, 5, 1.0)
+        for number, carrier in enumerate(("AA", "AA", "BB"))
+    )
+    plan = planned(
+        "CREATE PROJECTION p WITH (key = 'c') AS SELECT coalesce(carrier, 'none') || "
+        f"coalesce(origin, 'none') || coalesce(flight, 'none') AS c, {NUMBER} AS i, "
+        f"GROUPING(flight) AS g, COUNT(*) AS n {FROM} GROUP BY carrier, origin, flight "
+        "GROUPING SETS ((carrier), (origin))"
+    )
+    rows = rebuilt(engine, plan, World(facts=facts, readings=()))
+    assert {row["c"]: (row["i"], row["g"], row["n"]) for row in rows} == {
+        "AAnonenone": (3, 1, 2),
+        "BBnonenone": (3, 1, 1),
+        "noneJFKnone": (5, 1, 3),
+    }

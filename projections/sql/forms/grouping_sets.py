@@ -55,6 +55,9 @@ def queries_of_sets(
     select = _with_numbers(select, (*listed, *_flat(sets)), meanings)
     groups = [[(each, *meanings.group(each)) for each in found] for found in sets]
     nulls = {text: null_of(kind) for found in groups for _, text, kind in found}
+    if not fixed:
+        # What is listed before GROUPING SETS, and stands in none of them, is in no group.
+        nulls |= {text: null_of(kind) for text, kind in map(meanings.group, listed)}
     queries = []
     for found, named in zip(sets, groups, strict=True):
         own = {text for _, text, _ in named}
