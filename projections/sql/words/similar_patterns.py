@@ -6,10 +6,12 @@ import re
 
 _ANY = "(?:.|[\\n\\r\u0085\u2028\u2029])"
 """Any character: to Java a dot is none that ends a line."""
-_SIGNS = {"%": f"{_ANY}*", "_": _ANY, **{sign: sign for sign in "()|*+?{}"}}
+_SIGNS = {"%": f"{_ANY}*", "_": _ANY, **{sign: sign for sign in "()|*+?"}}
 _SET = re.compile(r"\[\^?[^\[\]\\&]+\]")
 _DOUBLED = re.compile(r"\(\?|[%*+?}][*+?{]")
 """What is no group, and what is repeated twice: a `%` is repeated by itself."""
+_TIMES = re.compile(r"\{[0-9]{1,4}(,[0-9]{0,4})?\}")
+"""How often something is repeated. To Java any other `{` is an error, when rows are computed."""
 
 
 def java_pattern(pattern: str) -> str | None:
@@ -29,7 +31,12 @@ def java_pattern(pattern: str) -> str | None:
             found.append(members[0])
             at = members.end()
             continue
-        if sign in "[]":
+        times = _TIMES.match(pattern, at)
+        if times is not None:
+            found.append(times[0])
+            at = times.end()
+            continue
+        if sign in "[]{}":
             return None
         found.append(_SIGNS.get(sign) or re.escape(sign))
         at += 1
