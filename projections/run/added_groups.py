@@ -7,7 +7,10 @@ that are counted each once those are kept that there were.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from projections.run.database import TEXT, Database
+from projections.run.key_parts import WHOLE, KeyPart, listed_keys
 from projections.run.operator_tables import OperatorTables, all_columns, consolidated
 from projections.run.regions import same
 from projections.sql.operators.tree import Call, Function, Grouped
@@ -29,21 +32,15 @@ class AddedOperator:
         """`input_changes` is the query for the changes of the input of `known.of_facts`."""
         self._tables = tables = OperatorTables(database, number)
         self._output, self._all = all_columns(node), all_columns(known.groups)
-        self._keys = node.keys
+        self._keys, self._listed = node.keys, listed_keys(node.keys)
+        self._known = known
+        self._input_changes = input_changes
         self._same = same(node.keys, "g", "n")
         new = known.of_facts
         self._values = [
             _Values(tables, new, argument, input_changes, place)
             for place, argument in enumerate(known.told_apart)
         ]
-        self._new = over_rows(new, TEXT)(input_changes)
-        for each in self._values:
-            self._new = each.counted(self._new)
-        held = placed(listed(TEXT, names(new)))
-        came, before = (f"SELECT {held} FROM {tables.name(what)}" for what in ("new", "before"))
-        one = f"SELECT {self._all}, CAST(1 AS BIGINT) AS _w FROM"
-        self._first = f"{one} ({known.made_one(came, TEXT)}) AS o"
-        self._now = f"{one} ({known.made_one(f'{came} UNION ALL {before}', TEXT)}) AS o"
         self.changes = tables.name("changed")
 
     def start(self) -> None:
@@ -51,18 +48,18 @@ class AddedOperator:
         tables = self._tables
         for each in self._values:
             each.start()
-        tables.fresh("new", self._new)
-        tables.stored("given", self._first, self._keys)
+        tables.fresh("new", self._new(WHOLE))
+        tables.stored("given", self._now(WHOLE, "new"), self._keys)
         for what in ("before", "turned"):
             tables.fresh(what, f"FROM {tables.name('given')}")
-        tables.fresh("changed", self._changed())
+        tables.fresh("changed", self._changed(WHOLE))
 
     def step(self) -> None:
         """See `Operator`."""
         tables = self._tables
         for each in self._values:
             each.step()
-        tables.fresh("new", self._new)
+        self._fresh("new", 0, self._new)
         if tables.empty("new"):
             tables.fresh("changed", f"FROM {self.changes} LIMIT 0")
             return
@@ -70,11 +67,13 @@ class AddedOperator:
             f"SELECT g.* FROM {self._near()} AS g "
             f"SEMI JOIN {tables.name('new')} AS n ON {self._same}"
         )
-        tables.fresh("before", consolidated(given, self._all))
-        # What was given out is taken back as remembered, never computed again.
-        before = f"SELECT * REPLACE (-_w AS _w) FROM {tables.name('before')}"
-        tables.fresh("turned", f"{self._now} UNION ALL {before}")
-        tables.fresh("changed", self._changed())
+        self._fresh(
+            "before",
+            0,
+            lambda part: consolidated(f"FROM ({given}) AS r{self._where(part)}", self._all),
+        )
+        self._fresh("turned", tables.count("new", "before"), self._turned)
+        self._fresh("changed", tables.count("turned"), self._changed)
 
     def keep(self) -> None:
         """See `Operator`."""
@@ -93,9 +92,42 @@ class AddedOperator:
         """Return what was given out for the groups that came, and perhaps for others."""
         return self._tables.near("given", f"FROM {self._tables.name('new')}", self._keys)
 
-    def _changed(self) -> str:
-        turned = f"SELECT {self._output}, _w FROM {self._tables.name('turned')}"
-        return consolidated(turned, self._output)
+    def _fresh(self, what: str, rows: int, query: Callable[[KeyPart], str]) -> None:
+        """Make a table for this round, by parts of the keys where there are any."""
+        if self._keys:
+            self._tables.fresh_by_parts(what, rows, query)
+        else:
+            self._tables.fresh(what, query(WHOLE))
+
+    def _where(self, part: KeyPart) -> str:
+        return part.where(self._listed)
+
+    def _new(self, part: KeyPart) -> str:
+        """Write what is to be known of the facts that came, of the groups of a part."""
+        came = f"SELECT * FROM ({self._input_changes}) AS c{self._where(part)}"
+        made = over_rows(self._known.of_facts, TEXT)(came)
+        for each in self._values:
+            made = each.counted(made)
+        return made
+
+    def _now(self, part: KeyPart, *parts: str) -> str:
+        """Write the groups of a part, made of what tables have of them."""
+        held = placed(listed(TEXT, names(self._known.of_facts)))
+        rows = " UNION ALL ".join(
+            f"SELECT {held} FROM {self._tables.name(each)}{self._where(part)}" for each in parts
+        )
+        made = self._known.made_one(rows, TEXT)
+        return f"SELECT {self._all}, CAST(1 AS BIGINT) AS _w FROM ({made}) AS o"
+
+    def _turned(self, part: KeyPart) -> str:
+        """Write groups as they are now, and below zero as they were: as remembered, never anew."""
+        before = f"{self._tables.name('before')}{self._where(part)}"
+        now = self._now(part, "new", "before")
+        return f"{now} UNION ALL SELECT * REPLACE (-_w AS _w) FROM {before}"
+
+    def _changed(self, part: KeyPart) -> str:
+        turned = f"{self._tables.name('turned')}{self._where(part)}"
+        return consolidated(f"SELECT {self._output}, _w FROM {turned}", self._output)
 
 
 class _Values:

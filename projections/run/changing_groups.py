@@ -57,7 +57,7 @@ class ChangingOperator:
         """`input_changes` is the query for the changes of the input of `totals.of_facts`."""
         self._tables = tables = OperatorTables(database, number)
         self._output, self._all = all_columns(node), all_columns(changing.groups)
-        self._keys = node.keys
+        self._keys, self._listed = node.keys, listed_keys(node.keys)
         new = changing.totals.of_facts
         self._came = _came(changing, input_changes)
         self._new = partial(_new, new, tables.name("came"))
@@ -76,11 +76,12 @@ class ChangingOperator:
         for each in self._values:
             each.start()
         # What is known of a group has the types that it gets by being added to nothing.
-        shape = f"SELECT {self._all}, CAST(1 AS BIGINT) AS _w FROM ({self._now(None)}) AS o"
+        first = self._now(WHOLE, begun=True)
+        shape = f"SELECT {self._all}, CAST(1 AS BIGINT) AS _w FROM ({first}) AS o"
         tables.stored("given", shape, self._keys)
         for what in ("before", "turned"):
             tables.fresh(what, f"FROM {tables.name('given')}")
-        tables.fresh("changed", self._changed())
+        tables.fresh("changed", self._changed(WHOLE))
 
     def step(self) -> None:
         """See `Operator`."""
@@ -94,13 +95,15 @@ class ChangingOperator:
         near = tables.near("given", touched, self._keys)
         both = same(self._keys, "g", "n")
         given = f"SELECT g.* FROM {near} AS g SEMI JOIN {tables.name('new')} AS n ON {both}"
-        tables.fresh("before", consolidated(given, self._all))
+        tables.fresh_by_parts(
+            "before",
+            0,
+            lambda part: consolidated(f"FROM ({given}) AS r{part.where(self._listed)}", self._all),
+        )
         for each in self._values:
             each.step()
-        now = f"SELECT {self._all}, 1 AS _w FROM ({self._now(tables.name('before'))}) AS o"
-        before = f"SELECT * REPLACE (-_w AS _w) FROM {tables.name('before')}"
-        tables.fresh("turned", f"{now} UNION ALL {before}")
-        tables.fresh("changed", self._changed())
+        tables.fresh_by_parts("turned", tables.count("new", "before"), self._turned)
+        tables.fresh_by_parts("changed", tables.count("turned"), self._changed)
 
     def keep(self) -> None:
         """See `Operator`."""
@@ -115,12 +118,20 @@ class ChangingOperator:
         for each in self._values:
             each.compact()
 
-    def _now(self, before: str | None) -> str:
-        """Write the groups as they are now, from what came to them and the rows `before`."""
+    def _turned(self, part: KeyPart) -> str:
+        """Write the groups of a part as they are now, and below zero as they were before."""
+        before = f"{self._tables.name('before')}{part.where(self._listed)}"
+        return (
+            f"SELECT {self._all}, 1 AS _w FROM ({self._now(part)}) AS o "
+            f"UNION ALL SELECT * REPLACE (-_w AS _w) FROM {before}"
+        )
+
+    def _now(self, part: KeyPart, *, begun: bool = False) -> str:
+        """Write the groups of a part, from what came to them and, unless `begun`, was before."""
         changing, totals = self._changing, self._changing.totals
-        held = listed(TEXT, names(totals.of_facts))
-        parts = [self._tables.name("new"), *([before] if before else [])]
-        rows = " UNION ALL ".join(f"SELECT {held} FROM {part}" for part in parts)
+        held, where = listed(TEXT, names(totals.of_facts)), part.where(self._listed)
+        read = map(self._tables.name, ["new"] if begun else ["new", "before"])
+        rows = " UNION ALL ".join(f"SELECT {held} FROM {each}{where}" for each in read)
         totalled = _grouped(self._keys, totals.results(TEXT), rows)
         columns = {c.name: f"g.{TEXT.name(c.name)}" for c in changing.groups.calls}
         for call, count in changing.known:
@@ -130,7 +141,7 @@ class ChangingOperator:
         joins = []
         for place, each in enumerate(self._values):
             table, of = self._tables.name(each.results), f"v{place}"
-            joins.append(f" LEFT JOIN {table} AS {of} ON {same(self._keys, 'g', of)}")
+            joins.append(f" LEFT JOIN (FROM {table}{where}) AS {of} ON {same(self._keys, 'g', of)}")
             columns |= each.columns(of)
         for doubles in changing.doubles:
             columns |= _double_totals(doubles, columns)
@@ -142,9 +153,9 @@ class ChangingOperator:
             f"WHERE {_THERE}"
         )
 
-    def _changed(self) -> str:
-        turned = f"SELECT {self._output}, _w FROM {self._tables.name('turned')}"
-        return consolidated(turned, self._output)
+    def _changed(self, part: KeyPart) -> str:
+        turned = f"{self._tables.name('turned')}{part.where(self._listed)}"
+        return consolidated(f"SELECT {self._output}, _w FROM {turned}", self._output)
 
 
 class _ValueBag:
