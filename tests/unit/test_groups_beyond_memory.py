@@ -30,7 +30,7 @@ CHANGING = (
     ids=["added", "changing"],
 )
 def test_p6_groups_larger_than_memory_are_begun(
-    statement: str, kind: type, groups: int, monkeypatch: pytest.MonkeyPatch
+    statement: str, kind: type[object], groups: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changes = begun(statement, kind)
     assert changes == groups
@@ -39,7 +39,7 @@ def test_p6_groups_larger_than_memory_are_begun(
         begun(statement, kind)
 
 
-def begun(statement: str, kind: type) -> int:
+def begun(statement: str, kind: type[object]) -> int:
     """Return how many rows there are behind a first round over all facts."""
     tree = tree_of(statement)
     dataflow = Dataflow(tree, memory_bytes=MEMORY)
