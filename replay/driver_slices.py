@@ -31,6 +31,8 @@ LEAST_LOOKS = 4
 """Inputs that are looked at less often are not laid apart: that reads and writes them once more."""
 LEAST_BYTES = 2 * 2**30
 """Nor those of which all looks together would read no more than so much."""
+MEASURED_BYTES = 16 * 2**20
+"""So much is read before it tells how much room all take: a small table's files are mostly ends."""
 
 
 class DriverSlices:
@@ -41,6 +43,7 @@ class DriverSlices:
         self._tables = tables
         self.builds = projector.builds
         self._laid: LaidRows | None = None
+        self._read = 0
 
     def takes(self, whole: Whole, many: int = 1) -> bool:
         """Say whether so many slices are computed here."""
@@ -99,7 +102,7 @@ class DriverSlices:
             node: _place(columns, slicing.slices)
             for node, columns in parted(whole.plan.tree, slicing.columns)
         }
-        self._laid = LaidRows(places, slicing.slices, first=first)
+        self._laid, self._read = LaidRows(places, slicing.slices, first=first), 0
         return self.builds.work.pieces(self._reading(whole), whole.up_to, places)
 
     def lay(self, whole: Whole, piece: InputPiece) -> bool:
@@ -111,9 +114,11 @@ class DriverSlices:
         assert laid is not None, "its pieces were asked for"
         if self.builds.lay(self._reading(whole), whole.up_to, piece, laid):
             failpoints.hit(failpoints.REPLAY_AFTER_PIECE)
-            # The first one tells whether there is room, for what is written besides as well.
-            times = whole.input_bytes / max(piece.bytes, 1)
-            if laid.pieces > 1 or laid.bytes * times * 2 < laid.free_bytes:
+            # The first ones tell whether there is room, for what is written besides as well.
+            self._read += piece.bytes
+            tells = self._read - piece.bytes <= MEASURED_BYTES <= self._read
+            times = whole.input_bytes / max(self._read, 1)
+            if not tells or laid.bytes * times * 2 < laid.free_bytes:
                 return True
         self.release()
         return False
@@ -125,7 +130,12 @@ class DriverSlices:
             self._laid = None
 
     def _bytes(self, whole: Whole) -> int:
-        return whole.input_bytes if self._laid is None else self._laid.bytes
+        """Return how much all slices read: of what was laid apart no more than of its inputs.
+
+        It may take more there, packed less tightly: that makes no slice one for Spark.
+        """
+        size = whole.input_bytes
+        return size if self._laid is None else min(size, self._laid.bytes)
 
     def _reading(self, whole: Whole) -> Reading:
         return self._projector.reading(whole.plan, whole.target, whole.catalog, whole.up_to)

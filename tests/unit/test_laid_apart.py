@@ -12,10 +12,12 @@ import pytest
 
 from kernel import failpoints
 from kernel.errors import Conflict, StorageFull
+from projections.run.laid_rows import LaidRows
 from projections.run.whole_rows import WholeRows
 from replay.book import State
 from replay.cancel import cancel
 from replay.progress import BuildProgress
+from replay.subject import subject_of
 from tests.support.services.small_disk import fill, small_disk
 from tests.unit.test_driver_builds import WEIGHT, SparkNeeded, Visits
 
@@ -27,6 +29,7 @@ FILES = 4
 @pytest.fixture(autouse=True)
 def _any_size(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("replay.driver_slices.LEAST_BYTES", 0)
+    monkeypatch.setattr("replay.driver_slices.MEASURED_BYTES", 0)
     monkeypatch.setattr("projections.run.whole_rows.PIECE_BYTES", 1)
     yield
     failpoints.disarm()
@@ -182,6 +185,41 @@ def test_where_inputs_find_no_room_each_slice_looks_at_them(
     assert visits.builder().build("persons", slices=SLICES).state is State.BUILT
     assert looks == {"lay": 1, "_make_view": 1 + SLICES}
     assert sum(row["n"] for row in visits.built("persons")) == 204
+
+
+def test_a_small_table_that_is_read_first_does_not_tell_how_much_room_all_take(
+    visits: Visits, monkeypatch: pytest.MonkeyPatch, looks: Counter[str], scratch: Path
+) -> None:
+    sizes: list[int] = []
+
+    def free(laid: LaidRows) -> int:
+        sizes.append(laid.bytes)
+        return 5 * laid.bytes  # Too few behind the first file, and enough once half is read.
+
+    builder = visits.builder()
+    size = builder._bytes_of(subject_of(visits.site, "persons"))
+    monkeypatch.setattr("replay.driver_slices.MEASURED_BYTES", size // 2)
+    monkeypatch.setattr(LaidRows, "free_bytes", property(free))
+    assert builder.build("persons", slices=SLICES).state is State.BUILT
+    assert looks["lay"] == FILES
+    assert len(sizes) == 1
+
+
+def test_slices_stay_here_where_what_is_laid_apart_takes_more_than_its_inputs(
+    visits: Visits, monkeypatch: pytest.MonkeyPatch, looks: Counter[str], scratch: Path
+) -> None:
+    builder, was = visits.builder(), LaidRows.add
+    size = builder._bytes_of(subject_of(visits.site, "persons"))
+
+    def packed_less_tightly(laid: LaidRows, *given: Any) -> bool:
+        done = was(laid, *given)
+        laid.bytes += size
+        return done
+
+    monkeypatch.setattr(LaidRows, "add", packed_less_tightly)
+    builder._builds.most_bytes = -(-size // SLICES)  # What a slice of the inputs' files has.
+    assert builder.build("persons", slices=SLICES).state is State.BUILT
+    assert looks == {"lay": FILES, "_make_view": FILES}
 
 
 def test_what_fails_while_it_is_laid_apart_is_told_by_the_slice_that_has_it(
