@@ -241,6 +241,25 @@ def overtaken(book: ReplayBook, done: Sequence[Replay]) -> None:
                     book.record(other.now(State.BUILT), after=(State.SWAPPING,))
 
 
+def refuse_overtaken(site: Site, book: ReplayBook, replay: Replay) -> None:
+    """Raise `Conflict` for a lone swap that died, where another generation is the table since.
+
+    It is given up, so that the next rollback takes back what is live: a process may have died
+    before `overtaken`, and a version of before did not know of it.
+    """
+    live = entry_of(site, replay.name).generation
+    lone = replay.state is State.SWAPPING and not replay.together
+    if not lone or live in (replay.base, replay.generation):
+        return
+    book.record(replay.now(State.BUILT), after=(State.SWAPPING,))
+    raise Conflict(
+        f"generation {live} of {replay.name} became the table after the swap of generation "
+        f"{replay.generation} had died, which is given up; generation {live} was not taken back",
+        remedy=f"Give it again to take back generation {live}: penstock replay rollback "
+        f"{replay.name}",
+    )
+
+
 def await_input(site: Site, replay: Replay, live: Epoch) -> None:
     """Wait until the typed tables that a live generation at an epoch was computed from are noted.
 

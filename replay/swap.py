@@ -54,6 +54,7 @@ from replay.going_live import (
     go_live,
     overtaken,
     refuse_another,
+    refuse_overtaken,
     refuse_part,
     refuse_replaced,
     still_placed,
@@ -137,6 +138,7 @@ def rollback_set(site: Site, members: Sequence[Replay]) -> list[Swapped]:
     refuse_part(site, book, members)
     replays = _ordered(members)[::-1]  # Who reads others goes before these.
     for each in replays:
+        refuse_overtaken(site, book, each)
         refuse_another(entry_of(site, each.name), each)
     try:
         _befores(site, replays)  # What is not kept is refused before anybody holds still for it.

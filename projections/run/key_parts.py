@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import duckdb
 
+from kernel.errors import is_no_room
 from projections.run.database import TEXT
 
 PART_ROWS = 500_000
@@ -63,7 +64,7 @@ def by_parts(rows: int, work: Callable[[Iterator[KeyPart]], _Result]) -> _Result
     while True:
         try:
             return work(KeyPart(number, count) for number in range(count))
-        except duckdb.OutOfMemoryException:
-            if count >= MOST_PARTS:
+        except duckdb.OutOfMemoryException as error:
+            if count >= MOST_PARTS or is_no_room(error):
                 raise
             count = min(MOST_PARTS, count * _MORE)

@@ -15,6 +15,7 @@ A first run, and a rebuild, compute the whole: the same rows by P6 (`whole_table
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -25,7 +26,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from kernel import failpoints
-from kernel.errors import BeyondThisProcess, LeaseLost
+from kernel.errors import BeyondThisProcess, LeaseLost, TooLarge
 from kernel.positions import CLOSED, Epoch
 from lake.datasets import schema_of
 from lake.file_merges import FileMerges
@@ -57,6 +58,8 @@ from projections.run.watermark import greater
 from projections.run.whole_tables import BOUNDED_BYTES, WholeTables
 from projections.sql.operators.shape import END, ORDER, PARTIAL
 from projections.sql.plans.plan import Plan, Strategy
+
+log = logging.getLogger("penstock.projections")
 
 
 class Projector:
@@ -313,8 +316,13 @@ class Projector:
             return None
         try:
             changes = self._changes(plan, target, catalog, after, up_to)
-        except BeyondThisProcess:
+        except (BeyondThisProcess, TooLarge) as error:
             self._at_length()
+            if isinstance(error, TooLarge):
+                # As of one key with more rows than fit: it goes on, if slower, until there is room.
+                log.warning(
+                    "%s is computed as a whole: %s (%s)", target.app_id, error, error.remedy
+                )
             return None
         return None if retyped(stored, changes.schema) else changes
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,7 +18,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from kernel import failpoints
-from kernel.errors import Incompatible
+from kernel.errors import Incompatible, TooLarge
 from kernel.positions import Epoch
 from lake.file_merges import FileMerges
 from lake.layout import Lake
@@ -30,6 +30,7 @@ from projections.run import engines
 from projections.run.catalog import LIVE, PROJECTION, Entry
 from projections.run.projection_states import Run
 from projections.run.projector import Projector
+from projections.run.region_runs import RegionRuns
 from projections.run.targets import live_target
 from projections.serve.keyed_rows import visible
 from replay.subject import subject_of
@@ -304,3 +305,23 @@ def test_a_key_that_is_there_twice_is_told_of_a_table_that_is_too_large_to_be_me
     with pytest.raises(Incompatible, match=told):
         visits.run("listed", visits.seen([("a", 6, 4)]))
     assert visits.run("listed", visits.seen([("c", 6, 4)])).rows == 1, "others go on"
+
+
+def test_what_does_not_fit_into_memory_is_computed_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the values of one key of which there are too many: it goes on, if slower."""
+    visits = Visits(tmp_path)
+    visits.run("middles", visits.seen([("a", 1, 1), ("b", 2, 9)]))
+    visits.start()
+
+    def full(*_: object) -> NoReturn:
+        raise TooLarge("no room")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RegionRuns, "changes", full)
+        assert visits.run("middles", visits.seen([("a", 6, 4), ("a", 7, 9)])).whole
+    rows = [{"person": "a", "n": 4.0}, {"person": "b", "n": 9.0}]
+    assert visits.rows("middles") == rows
+    visits.run("middles", visits.seen([("b", 8, 1)]))
+    assert visits.rows("middles") == [rows[0], {"person": "b", "n": 5.0}]

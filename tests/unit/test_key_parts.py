@@ -146,6 +146,18 @@ def test_work_begins_again_with_more_parts_where_memory_does_not_suffice() -> No
     assert tried(257, 0) == [1, 4, 16, 64, 256], "of one key there are too many rows"
 
 
+def test_a_full_disk_is_told_at_once() -> None:
+    tries = []
+
+    def work(parts: Iterator[KeyPart]) -> None:
+        tries.append(next(parts).of)
+        raise duckdb.OutOfMemoryException("Out of Memory Error: max_temp_directory_size")
+
+    with pytest.raises(duckdb.OutOfMemoryException):
+        by_parts(0, work)
+    assert tries == [1], "smaller parts take as much of it"
+
+
 def test_a_run_of_parts_is_in_the_order_of_its_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_parts, "PART_ROWS", 100)
     database = Database()

@@ -15,6 +15,7 @@ from kernel.errors import Conflict, NotFound
 from lake.layout import Lake
 from lake.tables import Tables
 from projections.sql.statements.parse import parse_script
+from replay import swap as swap_module
 from replay.book import ReplayBook, State
 from replay.cancel import cancel
 from replay.deployment import apply
@@ -79,6 +80,26 @@ def test_p10_a_rollback_takes_back_the_swap_that_died_and_none_before_it(
     assert report.stable.to_pyarrow_table().num_rows == report.head
     reader = "CREATE PROJECTION reader WITH (key = 'id') AS SELECT id, word FROM report"
     apply(report.site, [], parse_script(reader).projections)
+    assert rollback(report.site, NAME).generation == 1
+    assert words_of(report) == {"of 1"}
+
+
+def test_p10_a_swap_that_another_one_overtook_stands_in_the_way_of_no_rollback(
+    report: SwappedReport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who swaps gives it up, but may die before; the version before did not."""
+    one_that_dies(report, CLAIMED)
+    report.epochs(live=True)
+    monkeypatch.setattr(swap_module, "overtaken", lambda book, done: None)
+    another_one(report)
+    assert states(report) == {2: State.SWAPPING, 3: State.SWAPPED}
+    monkeypatch.undo()
+    book = ReplayBook(report.lake, Tables())
+    (dead,) = (each for each in book.of(NAME) if each.generation == 2)
+    with pytest.raises(Conflict, match="which is given up") as refused:
+        rollback_set(report.site, [dead])
+    assert "penstock replay rollback report" in refused.value.remedy
+    assert states(report) == {2: State.BUILT, 3: State.SWAPPED}
     assert rollback(report.site, NAME).generation == 1
     assert words_of(report) == {"of 1"}
 
