@@ -15,12 +15,15 @@ def usage() -> dict[str, float]:
     """
     used = resource.getrusage(resource.RUSAGE_SELF)
     own = used.ru_utime + used.ru_stime
-    children = psutil.Process().children(recursive=True)
+    this = psutil.Process()
+    # `ru_maxrss` has what the process that started this one had.
+    peak = _peak(this)
+    children = this.children(recursive=True)
     return {
         "cpu_s": own,
         "all_cpu_s": own + sum(map(_cpu, children)),
-        "peak_bytes": used.ru_maxrss * 1024,
-        "all_peak_bytes": used.ru_maxrss * 1024 + sum(map(_peak, children)),
+        "peak_bytes": peak,
+        "all_peak_bytes": peak + sum(map(_peak, children)),
     }
 
 
