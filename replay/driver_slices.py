@@ -56,11 +56,11 @@ class DriverSlices:
     def most_at_once(self, whole: Whole) -> int:
         """Return how many slices are taken in at once, at most."""
         slices = whole.slicing.slices
-        most = self.builds.most_bytes * slices // max(self._bytes(whole), 1)
+        most = _most_at_once(self.builds, slices, self._bytes(whole))
         if self._laid is not None:
             # Memory must not follow from how little the columns take that are needed.
-            most = min(most, MOST_ROWS * slices // max(self._laid.rows, 1))
-        return max(1, most)
+            most = max(1, min(most, MOST_ROWS * slices // max(self._laid.rows, 1)))
+        return most
 
     def append(self, whole: Whole, number: int, guard: Guard, many: int = 1) -> bool:
         """Compute so many slices and append them, in one guarded commit; False where it cannot.
@@ -145,9 +145,13 @@ def most_laid_bytes(
     builds: DriverBuilds, plan: Plan, catalog: LakeCatalog, slicing: Slicing, size: int
 ) -> int:
     """Return how much a build lays apart, at most, of inputs whose files are of `size` bytes."""
-    at_once = max(1, builds.most_bytes * slicing.slices // max(size, 1))
+    at_once = _most_at_once(builds, slicing.slices, size)
     laid = _is_laid_apart(-(-slicing.slices // at_once), size)
     return size if laid and _takes(builds, plan, catalog, slicing, size) else 0
+
+
+def _most_at_once(builds: DriverBuilds, slices: int, size: int) -> int:
+    return max(1, builds.most_bytes * slices // max(size, 1))
 
 
 def _is_laid_apart(looks: int, size: int) -> bool:

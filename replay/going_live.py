@@ -83,14 +83,11 @@ def with_options(site: Site, replay: Replay) -> Replay:
 
 def refuse_replaced(site: Site, book: ReplayBook, replay: Replay) -> None:
     """Raise `Conflict` where another generation went live since the build."""
-    entry = entry_of(site, replay.name)
-    if entry.generation in (replay.base, replay.generation):
+    live = _in_its_place(site, book, replay)
+    if live is None:
         return
-    if replay.state is State.SWAPPING:
-        # A swap that still runs fails at its commit: the table is another one since.
-        book.record(replay.now(State.BUILT), after=(State.SWAPPING,))
     raise Conflict(
-        f"generation {entry.generation} of {replay.name} is live; generation {replay.generation} "
+        f"generation {live} of {replay.name} is live; generation {replay.generation} "
         f"was built to replace generation {replay.base}",
         remedy=f"Build it again: penstock replay apply {replay.name}",
     )
@@ -247,17 +244,27 @@ def refuse_overtaken(site: Site, book: ReplayBook, replay: Replay) -> None:
     It is given up, so that the next rollback takes back what is live: a process may have died
     before `overtaken`, and a version of before did not know of it.
     """
-    live = entry_of(site, replay.name).generation
     lone = replay.state is State.SWAPPING and not replay.together
-    if not lone or live in (replay.base, replay.generation):
+    live = _in_its_place(site, book, replay) if lone else None
+    if live is None:
         return
-    book.record(replay.now(State.BUILT), after=(State.SWAPPING,))
     raise Conflict(
         f"generation {live} of {replay.name} became the table after the swap of generation "
         f"{replay.generation} had died, which is given up; generation {live} was not taken back",
         remedy=f"Give it again to take back generation {live}: penstock replay rollback "
         f"{replay.name}",
     )
+
+
+def _in_its_place(site: Site, book: ReplayBook, replay: Replay) -> int | None:
+    """Return the generation that went live in place of a built one since; give up its swap then."""
+    live = entry_of(site, replay.name).generation
+    if live in (replay.base, replay.generation):
+        return None
+    if replay.state is State.SWAPPING:
+        # A swap that still runs fails at its commit: the table is another one since.
+        book.record(replay.now(State.BUILT), after=(State.SWAPPING,))
+    return live
 
 
 def await_input(site: Site, replay: Replay, live: Epoch) -> None:

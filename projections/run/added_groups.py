@@ -7,11 +7,10 @@ that are counted each once those are kept that there were.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from projections.run.database import TEXT, Database
+from projections.run.given_groups import GivenGroups
 from projections.run.key_parts import WHOLE, KeyPart, listed_keys
-from projections.run.operator_tables import OperatorTables, all_columns, consolidated
+from projections.run.operator_tables import OperatorTables
 from projections.run.regions import same
 from projections.sql.operators.tree import Call, Function, Grouped
 from projections.sql.plans.adding import KnownOfGroups
@@ -31,103 +30,65 @@ class AddedOperator:
     ) -> None:
         """`input_changes` is the query for the changes of the input of `known.of_facts`."""
         self._tables = tables = OperatorTables(database, number)
-        self._output, self._all = all_columns(node), all_columns(known.groups)
-        self._keys, self._listed = node.keys, listed_keys(node.keys)
+        self._listed = listed_keys(node.keys)
         self._known = known
         self._input_changes = input_changes
-        self._same = same(node.keys, "g", "n")
         new = known.of_facts
         self._values = [
             _Values(tables, new, argument, input_changes, place)
             for place, argument in enumerate(known.told_apart)
         ]
-        self.changes = tables.name("changed")
+        self._given = GivenGroups(tables, node, known.groups, self._now)
+        self.changes = self._given.changes
 
     def start(self) -> None:
         """See `Operator`."""
-        tables = self._tables
         for each in self._values:
             each.start()
-        tables.fresh("new", self._new(WHOLE))
-        tables.stored("given", self._now(WHOLE, "new"), self._keys)
-        for what in ("before", "turned"):
-            tables.fresh(what, f"FROM {tables.name('given')}")
-        tables.fresh("changed", self._changed(WHOLE))
+        self._tables.fresh("new", self._new(WHOLE))
+        self._given.start(self._made(WHOLE, "new"))
 
     def step(self) -> None:
         """See `Operator`."""
-        tables = self._tables
         for each in self._values:
             each.step()
-        self._fresh("new", 0, self._new)
-        if tables.empty("new"):
-            tables.fresh("changed", f"FROM {self.changes} LIMIT 0")
+        self._tables.fresh_by_parts("new", self._listed, 0, self._new)
+        if self._tables.empty("new"):
+            self._given.rest()
             return
-        given = (
-            f"SELECT g.* FROM {self._near()} AS g "
-            f"SEMI JOIN {tables.name('new')} AS n ON {self._same}"
-        )
-        self._fresh(
-            "before",
-            0,
-            lambda part: consolidated(f"FROM ({given}) AS r{self._where(part)}", self._all),
-        )
-        self._fresh("turned", tables.count("new", "before"), self._turned)
-        self._fresh("changed", tables.count("turned"), self._changed)
+        self._given.find()
+        self._given.turn()
 
     def keep(self) -> None:
         """See `Operator`."""
         if not self._tables.empty("new"):
-            self._tables.add("given", f"FROM {self._tables.name('turned')}")
+            self._given.keep()
             for each in self._values:
                 each.keep()
 
     def compact(self) -> None:
         """See `Operator`."""
-        self._tables.compact("given", self._all)
+        self._given.compact()
         for each in self._values:
             each.compact()
 
-    def _near(self) -> str:
-        """Return what was given out for the groups that came, and perhaps for others."""
-        return self._tables.near("given", f"FROM {self._tables.name('new')}", self._keys)
-
-    def _fresh(self, what: str, rows: int, query: Callable[[KeyPart], str]) -> None:
-        """Make a table for this round, by parts of the keys where there are any."""
-        if self._keys:
-            self._tables.fresh_by_parts(what, rows, query)
-        else:
-            self._tables.fresh(what, query(WHOLE))
-
-    def _where(self, part: KeyPart) -> str:
-        return part.where(self._listed)
-
     def _new(self, part: KeyPart) -> str:
         """Write what is to be known of the facts that came, of the groups of a part."""
-        came = f"SELECT * FROM ({self._input_changes}) AS c{self._where(part)}"
+        came = f"SELECT * FROM ({self._input_changes}) AS c{part.where(self._listed)}"
         made = over_rows(self._known.of_facts, TEXT)(came)
         for each in self._values:
             made = each.counted(made)
         return made
 
-    def _now(self, part: KeyPart, *parts: str) -> str:
-        """Write the groups of a part, made of what tables have of them."""
-        held = placed(listed(TEXT, names(self._known.of_facts)))
-        rows = " UNION ALL ".join(
-            f"SELECT {held} FROM {self._tables.name(each)}{self._where(part)}" for each in parts
-        )
-        made = self._known.made_one(rows, TEXT)
-        return f"SELECT {self._all}, CAST(1 AS BIGINT) AS _w FROM ({made}) AS o"
+    def _now(self, part: KeyPart) -> str:
+        """Write the groups of a part, of what came to them and what was before."""
+        return self._made(part, "new", "before")
 
-    def _turned(self, part: KeyPart) -> str:
-        """Write groups as they are now, and below zero as they were: as remembered, never anew."""
-        before = f"{self._tables.name('before')}{self._where(part)}"
-        now = self._now(part, "new", "before")
-        return f"{now} UNION ALL SELECT * REPLACE (-_w AS _w) FROM {before}"
-
-    def _changed(self, part: KeyPart) -> str:
-        turned = f"{self._tables.name('turned')}{self._where(part)}"
-        return consolidated(f"SELECT {self._output}, _w FROM {turned}", self._output)
+    def _made(self, part: KeyPart, *tables: str) -> str:
+        held, where = placed(listed(TEXT, names(self._known.of_facts))), part.where(self._listed)
+        read = map(self._tables.name, tables)
+        rows = " UNION ALL ".join(f"SELECT {held} FROM {each}{where}" for each in read)
+        return self._known.made_one(rows, TEXT)
 
 
 class _Values:

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from projections.run.database import TEXT, Database
+from projections.run.given_groups import GivenGroups
 from projections.run.key_parts import WHOLE, KeyPart, listed_keys
 from projections.run.operator_tables import (
     NEGATIVE,
     Listed,
     OperatorTables,
-    all_columns,
     bag,
     consolidated,
 )
@@ -56,7 +56,6 @@ class ChangingOperator:
     ) -> None:
         """`input_changes` is the query for the changes of the input of `totals.of_facts`."""
         self._tables = tables = OperatorTables(database, number)
-        self._output, self._all = all_columns(node), all_columns(changing.groups)
         self._keys, self._listed = node.keys, listed_keys(node.keys)
         new = changing.totals.of_facts
         self._came = _came(changing, input_changes)
@@ -66,7 +65,8 @@ class ChangingOperator:
             for place, each in enumerate(changing.values)
         ]
         self._changing = changing
-        self.changes = tables.name("changed")
+        self._given = GivenGroups(tables, node, changing.groups, self._now)
+        self.changes = self._given.changes
 
     def start(self) -> None:
         """See `Operator`."""
@@ -76,55 +76,33 @@ class ChangingOperator:
         for each in self._values:
             each.start()
         # What is known of a group has the types that it gets by being added to nothing.
-        first = self._now(WHOLE, begun=True)
-        shape = f"SELECT {self._all}, CAST(1 AS BIGINT) AS _w FROM ({first}) AS o"
-        tables.stored("given", shape, self._keys)
-        for what in ("before", "turned"):
-            tables.fresh(what, f"FROM {tables.name('given')}")
-        tables.fresh("changed", self._changed(WHOLE))
+        self._given.start(self._now(WHOLE, begun=True))
 
     def step(self) -> None:
         """See `Operator`."""
         tables = self._tables
         tables.fresh("came", self._came)
         if tables.empty("came"):
-            tables.fresh("changed", f"FROM {self.changes} LIMIT 0")
+            self._given.rest()
             return
-        tables.fresh_by_parts("new", tables.count("came"), self._new)
-        touched = f"FROM {tables.name('new')}"
-        near = tables.near("given", touched, self._keys)
-        both = same(self._keys, "g", "n")
-        given = f"SELECT g.* FROM {near} AS g SEMI JOIN {tables.name('new')} AS n ON {both}"
-        tables.fresh_by_parts(
-            "before",
-            0,
-            lambda part: consolidated(f"FROM ({given}) AS r{part.where(self._listed)}", self._all),
-        )
+        tables.fresh_by_parts("new", self._listed, tables.count("came"), self._new)
+        self._given.find()
         for each in self._values:
             each.step()
-        tables.fresh_by_parts("turned", tables.count("new", "before"), self._turned)
-        tables.fresh_by_parts("changed", tables.count("turned"), self._changed)
+        self._given.turn()
 
     def keep(self) -> None:
         """See `Operator`."""
         if not self._tables.empty("came"):
-            self._tables.add("given", f"FROM {self._tables.name('turned')}")
+            self._given.keep()
             for each in self._values:
                 each.keep()
 
     def compact(self) -> None:
         """See `Operator`."""
-        self._tables.compact("given", self._all)
+        self._given.compact()
         for each in self._values:
             each.compact()
-
-    def _turned(self, part: KeyPart) -> str:
-        """Write the groups of a part as they are now, and below zero as they were before."""
-        before = f"{self._tables.name('before')}{part.where(self._listed)}"
-        return (
-            f"SELECT {self._all}, 1 AS _w FROM ({self._now(part)}) AS o "
-            f"UNION ALL SELECT * REPLACE (-_w AS _w) FROM {before}"
-        )
 
     def _now(self, part: KeyPart, *, begun: bool = False) -> str:
         """Write the groups of a part, from what came to them and, unless `begun`, was before."""
@@ -152,10 +130,6 @@ class ChangingOperator:
             f"SELECT {keys}, {made}, {_NO_PLACE} FROM ({totalled}) AS g{''.join(joins)} "
             f"WHERE {_THERE}"
         )
-
-    def _changed(self, part: KeyPart) -> str:
-        turned = f"{self._tables.name('turned')}{part.where(self._listed)}"
-        return consolidated(f"SELECT {self._output}, _w FROM {turned}", self._output)
 
 
 class _ValueBag:
@@ -199,7 +173,7 @@ class _ValueBag:
     def step(self) -> None:
         """Compute what is asked of the values of the groups that came."""
         tables = self._tables
-        tables.fresh_by_parts(self._came, tables.count("came"), self._changes)
+        tables.fresh_by_parts(self._came, self._listed, tables.count("came"), self._changes)
         came, groups, beside = tables.name(self._came), "new", ""
         if self._what.extremes:
             # Only of what was the least or the greatest, and went, the next one is not known.
@@ -215,11 +189,12 @@ class _ValueBag:
         have = f"FROM ({' UNION ALL '.join(parts)}) AS r"
         tables.fresh_by_parts(
             self._now,
+            self._listed,
             tables.count("came"),
             lambda part: consolidated(f"{have}{part.where(self._listed)}", self._columns),
         )
-        results = partial(self._results, beside)
-        tables.fresh_by_parts(self.results, tables.count(self._now, self._came), results)
+        rows, results = tables.count(self._now, self._came), partial(self._results, beside)
+        tables.fresh_by_parts(self.results, self._listed, rows, results)
 
     def _at_an_end(self) -> str:
         """Write the groups that a value left which was the least or the greatest of theirs."""

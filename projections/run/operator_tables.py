@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from projections.run.database import TEXT, Database
-from projections.run.key_parts import KeyPart, by_parts
+from projections.run.key_parts import WHOLE, KeyPart, by_parts
 from projections.run.sorted_runs import SortedRuns, as_they_are
 from projections.sql.operators.shape import ORDER
 from projections.sql.operators.tree import Node
@@ -123,8 +123,16 @@ class OperatorTables:
             kept.execute(f"TRUNCATE {table}")
         self._filled[what] = kept.execute(f"INSERT INTO {table} {query}")
 
-    def fresh_by_parts(self, what: str, rows: int, query: Callable[[KeyPart], str]) -> None:
-        """Make a table for this round of one part of the keys of so many rows after another."""
+    def fresh_by_parts(
+        self, what: str, keys: str, rows: int, query: Callable[[KeyPart], str]
+    ) -> None:
+        """Make a table for this round of one part of the keys of so many rows after another.
+
+        `keys` are those columns, as SQL; without any it is made at once.
+        """
+        if not keys:
+            self.fresh(what, query(WHOLE))
+            return
 
         def fill(parts: Iterator[KeyPart]) -> None:
             for part in parts:

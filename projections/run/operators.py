@@ -7,7 +7,7 @@ What it keeps is brought up to date after all steps of a round have run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 
@@ -96,7 +96,7 @@ class RecomputedOperator:
     def step(self) -> None:
         """See `Operator`."""
         tables = self._tables
-        self._fresh("came", 0, self._came)
+        tables.fresh_by_parts("came", self._listed, 0, self._came)
         if tables.empty("came"):
             tables.fresh("changed", f"FROM {tables.name('given')} LIMIT 0")
             return
@@ -108,14 +108,8 @@ class RecomputedOperator:
                 f"SEMI JOIN {tables.name('came')} AS c ON {same_keys}",
             )
         near = self._near("rows")
-        self._fresh("changed", tables.count("came"), lambda part: self._changed(near, part))
-
-    def _fresh(self, what: str, rows: int, query: Callable[[KeyPart], str]) -> None:
-        """Make a table for this round, by parts of the keys where there are any."""
-        if self._keys:
-            self._tables.fresh_by_parts(what, rows, query)
-        else:
-            self._tables.fresh(what, query(WHOLE))
+        changed = partial(self._changed, near)
+        tables.fresh_by_parts("changed", self._listed, tables.count("came"), changed)
 
     def _came(self, part: KeyPart) -> str:
         """Write the changes of the input whose keys are of a part."""
@@ -267,12 +261,14 @@ class JoinOperator:
         """See `Operator`."""
         tables = self._tables
         for side in self._sides:
-            self._fresh(f"{side}_came", 0, partial(self._came, side))
+            came = partial(self._came, side)
+            tables.fresh_by_parts(f"{side}_came", self._listed[side], 0, came)
         if self._resting():
             tables.fresh("changed", f"FROM {self.changes} LIMIT 0")
             return
         self._find("right_before", "right", ("left_came", "right_came"))
-        self._fresh("right_now", tables.count("right_before", "right_came"), self._right_now)
+        right = tables.count("right_before", "right_came")
+        tables.fresh_by_parts("right_now", self._listed["right"], right, self._right_now)
         turned = self._turned()
         self._find("left_near", "left", (turned,))
         on = join_condition(self._node, TEXT)
@@ -281,14 +277,8 @@ class JoinOperator:
             f"SELECT l.* FROM {tables.name('left_near')} l "
             f"SEMI JOIN {tables.name(turned)} r ON {on}",
         )
-        self._fresh("changed", tables.count("left_came", "left_met"), self._changed)
-
-    def _fresh(self, what: str, rows: int, query: Callable[[KeyPart], str]) -> None:
-        """Make a table for this round, by parts of the keys where there are any."""
-        if self._node.pairs:
-            self._tables.fresh_by_parts(what, rows, query)
-        else:
-            self._tables.fresh(what, query(WHOLE))
+        left = tables.count("left_came", "left_met")
+        tables.fresh_by_parts("changed", self._listed["left"], left, self._changed)
 
     def _came(self, side: str, part: KeyPart) -> str:
         """Write the changes of a side whose keys are of a part."""

@@ -13,12 +13,11 @@ from projections.run.changing_groups import ChangingOperator, _ValueBag
 from projections.run.dataflow import Dataflow
 from projections.run.operator_tables import OperatorTables
 from projections.run.operators import RecomputedOperator
-from projections.run.sorted_runs import SortedRuns
 from projections.sql.operators import pruning
 from projections.sql.operators.shape import Strategy
 from projections.sql.operators.tree import Call, Grouped, Map, Newest, Node
 from projections.sql.plans.explain import MERGED, NEW_ROWS_AND_VALUES, TOUCHED_KEYS
-from tests.property.test_sql_region_faults import SEEDS, TREMOR, crowd, holds, kept
+from tests.property.test_sql_region_faults import SEEDS, TREMOR, crowd, find_nothing, holds, kept
 from tests.support.oracles.changing_projections import CHANGING, PLACED
 from tests.support.oracles.region_world import Kept, tree_of
 from tests.support.oracles.sql_projections import FROM
@@ -112,12 +111,7 @@ def test_what_is_not_found_by_its_keys_is_missed(
 ) -> None:
     monkeypatch.setattr(operator_tables, "RUN_ROWS", 4)
     assert all(holds(name, seed) for seed in SEEDS)
-    find = SortedRuns.find
-
-    def nothing(self: SortedRuns, keys: str, *, all_rows: bool) -> None:
-        find(self, f"{keys} LIMIT 0", all_rows=all_rows)
-
-    monkeypatch.setattr(SortedRuns, "find", nothing)
+    find_nothing(monkeypatch)
     assert not all(holds(name, seed) for seed in SEEDS)
 
 

@@ -228,10 +228,15 @@ def test_rows_that_are_not_found_by_their_keys_are_missed(
 ) -> None:
     monkeypatch.setattr(operator_tables, "RUN_ROWS", 4)
     assert all(holds(name, seed) for seed in SEEDS)
+    find_nothing(monkeypatch)
+    assert not all(holds(name, seed) for seed in SEEDS)
+
+
+def find_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no stored row be found by its keys."""
     find = SortedRuns.find
 
     def nothing(self: SortedRuns, keys: str, *, all_rows: bool) -> None:
         find(self, f"{keys} LIMIT 0", all_rows=all_rows)
 
     monkeypatch.setattr(SortedRuns, "find", nothing)
-    assert not all(holds(name, seed) for seed in SEEDS)
