@@ -53,7 +53,8 @@ class _Clocked:
         newest = int((self.at - self._began) / EPOCH_S)
         due = {name for name in self.states if self.due.is_due(name)}
         chosen = self.due.chosen(due, Epoch(newest), self.freshness)
-        runs = [name for name in chosen if self.states[name].epoch < newest]
+        # In the order in which they were declared, as rounds of the pipeline have it.
+        runs = [n for n in self.states if n in chosen and self.states[n].epoch < newest]
         if not runs:
             return False
         self.at += self._round_s

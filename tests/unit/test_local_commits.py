@@ -62,38 +62,48 @@ def test_checkpoints_are_made_as_before_and_every_reader_has_all_rows(tmp_path: 
     assert not [name for name in log_of(tmp_path) if name.endswith((".new", ".tmp"))]
 
 
+class Held:
+    """Checkpoints that stand still, from the one on that has `begun`, until they may go on."""
+
+    def __init__(self) -> None:
+        self.begun, self._goes_on = threading.Event(), threading.Event()
+        self._made = DeltaTable.create_checkpoint
+
+    def create(self, table: DeltaTable) -> None:
+        self.begun.set()
+        self._goes_on.wait()
+        self._made(table)
+
+    def let_go(self) -> None:
+        self._goes_on.set()
+        log_checkpoints.settle()
+
+
 @pytest.fixture
-def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Hold checkpoints until the event is set."""
-    goes_on, made = threading.Event(), DeltaTable.create_checkpoint
-
-    def create(table: DeltaTable) -> None:
-        goes_on.wait()
-        made(table)
-
-    monkeypatch.setattr(DeltaTable, "create_checkpoint", create)
-    yield goes_on
-    goes_on.set()
-    log_checkpoints.settle()
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
+    """Hold checkpoints until they are let go."""
+    checkpoints = Held()
+    monkeypatch.setattr(DeltaTable, "create_checkpoint", lambda table: checkpoints.create(table))
+    yield checkpoints
+    checkpoints.let_go()
 
 
-def test_no_commit_waits_for_a_checkpoint(tmp_path: Path, held: threading.Event) -> None:
+def test_no_commit_waits_for_a_checkpoint(tmp_path: Path, held: Held) -> None:
     append(tmp_path, 1, 52)
     assert DeltaTable(str(tmp_path)).count() == 52
     assert checkpoints_of(tmp_path) == []
-    held.set()
-    log_checkpoints.settle()
+    held.let_go()
     assert checkpoints_of(tmp_path) == [49], "of the version that it was due at"
 
 
 def test_of_a_table_one_checkpoint_waits_however_slow_the_disk_is(
-    tmp_path: Path, held: threading.Event
+    tmp_path: Path, held: Held
 ) -> None:
     append(tmp_path / "a", 1, 50)
+    assert held.begun.wait(60)
     append(tmp_path / "b", 1, 150)
     append(tmp_path / "a", 51, 150)
-    held.set()
-    log_checkpoints.settle()
+    held.let_go()
     assert checkpoints_of(tmp_path / "a") == [49, 149]
     assert checkpoints_of(tmp_path / "b") == [149]
 
