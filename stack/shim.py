@@ -28,6 +28,8 @@ from typing import Any
 _PR_SET_CHILD_SUBREAPER = 36
 _LOCK_WAIT_S = 30.0
 _LOG_LOOK_S = 1.0
+_STEPS, _STEPS_AGAIN_S = 10, 0.11
+"""Linux lets a user set the priority of one session in a tenth of a second."""
 EXIT_LOCKED = 75
 EXIT_NOT_STARTED = 127
 
@@ -224,12 +226,16 @@ def _step_back(pid: int, niceness: int) -> None:
     """Give a session its priority. Where Linux shares processors between sessions first
     (`sched_autogroup_enabled`), the niceness of a process counts within its session alone.
     """
-    if niceness:
+    for _ in range(_STEPS if niceness else 0):
         try:
             with open(f"/proc/{pid}/autogroup", "w") as group:
                 group.write(str(niceness))
+        except BlockingIOError:
+            time.sleep(_STEPS_AGAIN_S)
         except OSError:
             return  # There are no such groups here, or the child has ended.
+        else:
+            return
 
 
 def _become_subreaper() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from lake.datasets import location_of
 from lake.layout import Lake
 from lake.table_commits import commit_at
-from lake.tables import Tables, guards_of
+from lake.tables import Tables
 from pipeline.installs.installation import mend_guard
 
 _LOOK_BACK = 40
@@ -37,5 +37,5 @@ def stranger(lake: Lake, tables: Tables, name: str) -> str | None:
 
 def _ours(guards: Iterable[str], name: str) -> bool:
     """Say whether ingest made a commit: for an epoch, or for the install of a range."""
-    own = guards_of(name)
-    return any(guard in own or guard.startswith(mend_guard("")) for guard in guards)
+    own = (f"{name}/", mend_guard(""))
+    return any(guard == name or guard.startswith(own) for guard in guards)

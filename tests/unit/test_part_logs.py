@@ -1,4 +1,4 @@
-"""The log of a part: within its bounds, and written on whatever becomes of its file."""
+"""What runs a part: its log within bounds whatever becomes of the file, and its priority."""
 
 from __future__ import annotations
 
@@ -63,3 +63,24 @@ def test_a_properties_file_has_any_path_in_ascii(value: str) -> None:
     assert written.isascii()
     read = written.encode().decode("unicode_escape")
     assert read.encode("utf-16", "surrogatepass").decode("utf-16") == value
+
+
+def test_a_part_that_may_not_step_back_just_now_does_so_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written: list[str] = []
+
+    class Busy(io.StringIO):
+        def write(self, text: str) -> int:
+            written.append(text)
+            if len(written) < 3:
+                raise BlockingIOError
+            return len(text)
+
+    pauses: list[float] = []
+    monkeypatch.setattr(shim, "open", lambda *_: Busy(), raising=False)
+    monkeypatch.setattr(shim.time, "sleep", pauses.append)
+    shim._step_back(1, 7)
+    assert written == ["7"] * 3
+    assert len(pauses) == 2
+    assert min(pauses) >= 0.1
