@@ -164,7 +164,7 @@ def test_a_store_that_hangs_is_seen_at_every_door(walk: Walk) -> None:
 def test_loops_that_hang_are_seen_at_every_door(walk: Walk) -> None:
     walk.append("stepped", 3)
     walk.keep_a_history()
-    walk.restart_with(PENSTOCK_FAILPOINTS=HELD, PENSTOCK_PIPELINE_STANDSTILL_SECONDS="2")
+    walk.restart_with(PENSTOCK_FAILPOINTS=HELD, PENSTOCK_PIPELINE_STANDSTILL_SECONDS="5")
     waive = ("quarantine", "waive", "walk-places", "--reason", "the walk", "--yes")
 
     def refuse_a_record() -> None:

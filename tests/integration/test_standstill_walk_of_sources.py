@@ -135,7 +135,7 @@ def test_copies_and_verification_that_hang_are_seen_at_every_door(walk: Walk) ->
         connection.execute("LOCK TABLE accounts, transfers IN ACCESS EXCLUSIVE MODE")
         # A table is due again after minutes. What nobody knows of is due at once.
         shutil.rmtree(walk.stack.settings.state_dir / FOLDER, ignore_errors=True)
-        walk.restart_with(PENSTOCK_FAILPOINTS=held, PENSTOCK_PIPELINE_STANDSTILL_SECONDS="2")
+        walk.restart_with(PENSTOCK_FAILPOINTS=held, PENSTOCK_PIPELINE_STANDSTILL_SECONDS="5")
 
         def waits() -> bool:
             readers[:] = [row[0] for row in connection.execute(_READER).fetchall()]
