@@ -118,20 +118,23 @@ class Handle(DeltaTable):
         with self._lock:
             ahead = self._beyond()
             if ahead is not None:
-                version = ahead.version
-                try:
-                    self._raw.load_version(version)
-                except DeltaError as error:
-                    # Cleaned away meanwhile: who came since that version nobody can tell.
-                    self._listed_anew()
-                    said = f"the log of {self._place} does not keep version {version} any more"
-                    raise LeaseLost(said) from error
+                self._load(ahead.version)
             self._ahead = None
             return self._raw
 
     @_table.setter
     def _table(self, raw: RawDeltaTable) -> None:
         self._raw = raw
+
+    def _load(self, version: int) -> None:
+        """Have deltalake read the log of a version, which is the one that this handle has."""
+        try:
+            self._raw.load_version(version)
+        except DeltaError as error:
+            # Cleaned away meanwhile: who came since that version nobody can tell.
+            self._listed_anew()
+            said = f"the log of {self._place} does not keep version {version} any more"
+            raise LeaseLost(said) from error
 
     def version(self) -> int:
         """Return the version that the handle has."""
@@ -165,17 +168,28 @@ class Handle(DeltaTable):
         return self._uri
 
     def transaction_version(self, app_id: str) -> int | None:
-        """Return the last epoch under an app id; deltalake is asked once for what it has."""
+        """Return the last epoch under an app id; deltalake is asked once for what it has.
+
+        It goes through the files that it was opened with. Behind a rest of minutes the next
+        checkpoint takes these away, and says the same of the version that the handle has by then.
+        """
         with self._lock:
-            ahead = self._beyond()
-            if ahead is not None and app_id in ahead.marks:
-                return ahead.marks[app_id]
-            if self._marks[0] != self._raw.version():
-                self._marks = self._raw.version(), {}
-            known = self._marks[1]
-            if app_id not in known:
-                known[app_id] = self._raw.transaction_version(app_id)
-            return known[app_id]
+            try:
+                return self._marked(app_id)
+            except DeltaError:
+                self._load(self.version())
+                return self._marked(app_id)
+
+    def _marked(self, app_id: str) -> int | None:
+        ahead = self._beyond()
+        if ahead is not None and app_id in ahead.marks:
+            return ahead.marks[app_id]
+        if self._marks[0] != self._raw.version():
+            self._marks = self._raw.version(), {}
+        known = self._marks[1]
+        if app_id not in known:
+            known[app_id] = self._raw.transaction_version(app_id)
+        return known[app_id]
 
     def update_incremental(self) -> None:
         """Take in what came: the commits behind this version, or the log as deltalake lists it."""

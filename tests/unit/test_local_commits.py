@@ -21,6 +21,7 @@ from deltalake.transaction import AddAction
 from kernel.errors import LeaseLost, StorageFull
 from kernel.positions import Epoch
 from lake import local_commits, log_checkpoints
+from lake.handles import Handle
 from lake.local_commits import Landing, commit_here
 from lake.log_lengths import SHORT
 from lake.staged_files import StagedFiles
@@ -447,3 +448,24 @@ def test_a_path_that_a_log_would_write_otherwise_is_left_to_deltalake(tmp_path: 
     gone = [{"path": "name=a%20b/part-0.parquet", "size_bytes": 1}]
     assert commit_here(table, table.version(), [], gone, [("t", Epoch(2))], {}) is Landing.NOT_HERE
     assert local_commits._PLAIN_PATH.fullmatch("_gen/3/part-00000-abc.c000.snappy.parquet")
+
+
+@pytest.mark.parametrize("last", [47, 48], ids=["it has what came since", "it has all"])
+def test_a_handle_from_before_a_rest_says_whose_epochs_a_table_has(
+    tmp_path: Path, last: int
+) -> None:
+    """Behind a rest of minutes the next checkpoint takes all that the handle was opened with."""
+    Tables().ensure(str(tmp_path), ROWS.schema, settings=SHORT)
+    ArrowWriter(Tables()).append(str(tmp_path), ROWS, Guard("other", Epoch(7)))
+    append(tmp_path, 1, last)
+    handle = Handle(str(tmp_path))
+    for name in log_of(tmp_path):
+        os.utime(tmp_path / "_delta_log" / name, (0, 0))
+    append(tmp_path, last + 1, 52)
+    log_checkpoints.settle()
+    assert min(int(name[:20]) for name in log_of(tmp_path) if name.endswith(".json")) == 49
+    handle.update_incremental()
+    assert handle.transaction_version("other") == 7
+    assert handle.transaction_version("t") == 52
+    assert handle.transaction_version("nobody") is None
+    assert handle.version() == 53
