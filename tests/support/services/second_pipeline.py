@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import psutil
 
+from cdc.sources import SECRETS
 from tests.support.services.port_blocks import PortBlock
 from tests.support.services.whole_stack import WholeStack
 
@@ -62,7 +63,8 @@ def second_pipeline(stack: WholeStack, folder: Path, **variables: str) -> Iterat
     """Start one beside the stack's own; it is ended with the block."""
     workspace = folder / "another machine"
     workspace.mkdir()
-    for shared in ("penstock.toml", "sources"):
+    # With the secrets: who cannot look at a database does not restart what captures it.
+    for shared in ("penstock.toml", "sources", SECRETS):
         place = stack.workspace / shared
         if place.is_dir():
             shutil.copytree(place, workspace / shared)
