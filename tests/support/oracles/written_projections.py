@@ -287,7 +287,7 @@ def _across_all(world: World) -> list[Row]:
 
 def _shares(world: World) -> list[Row]:
     counts = {flight: len(facts) for flight, facts in _flights(world)}
-    total, most = sum(counts.values()), max(counts.values())
+    total, most = sum(counts.values()), max(counts.values(), default=0)
     return [
         {"flight": flight, "share": n / total, "nearly": most - 1}
         for flight, n in counts.items()
