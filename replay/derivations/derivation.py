@@ -76,7 +76,10 @@ class DerivationProgress:
 
 @dataclass(slots=True, kw_only=True)
 class _Course:
-    """How far the facts are: the epoch, and the versions of their tables there."""
+    """How far the facts are: the epoch, and the versions of their tables there.
+
+    `rows` of the log and `seconds` are of all processes that made them, so that rates are true.
+    """
 
     claim: str
     up_to: Epoch
@@ -100,7 +103,15 @@ def _course_of(detail: Mapping[str, object], claim: str) -> _Course:
         name: TableAt(version=DeltaVersion(version), as_of_epoch=epoch)
         for name, version in kept["tables"].items()
     }
-    return _Course(claim=claim, up_to=Epoch(kept["up_to"]), epoch=epoch, tables=tables)
+    told: Any = detail
+    return _Course(
+        claim=claim,
+        up_to=Epoch(kept["up_to"]),
+        epoch=epoch,
+        tables=tables,
+        seconds=told["seconds"],
+        rows=told["rows"],
+    )
 
 
 class Derivation:
@@ -212,7 +223,7 @@ class Derivation:
         steps = TypedSteps(lake, tables, manifest, typed, anew=True)
         counts = log_rows(self._site, subject)
         began, before = time.monotonic(), sum(n for e, n in counts.items() if e <= course.epoch)
-        wanted = {*subject.needed}.__contains__
+        wanted, earlier = {*subject.needed}.__contains__, course.seconds
         while course.epoch < course.up_to:
             to = within_budget(manifest, course.epoch, last, most=self._most_rows)
             attempts = Attempts()
@@ -223,7 +234,7 @@ class Derivation:
             course.tables |= attempts.done
             course.epoch, spent = to.epoch, time.monotonic() - began
             course.rows = sum(n for e, n in counts.items() if e <= course.epoch)
-            course.seconds = spent
+            course.seconds = earlier + spent
             self._tell(replay.name, course.rows, sum(counts.values()), before, spent)
             if self._paused(replay):
                 return False

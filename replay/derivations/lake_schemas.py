@@ -24,6 +24,7 @@ class LakeSchemas:
         if schema_id not in self._known:
             raise NotFound(
                 f"the lake has not noted schema {schema_id}, which rows of its log are written by",
-                remedy="Look for those of its table that wait: penstock quarantine list",
+                remedy="Put it back into log/_schemas, as from a copy of the lake, and give the "
+                "same command again: it goes on where it was",
             )
         return self._known[schema_id]

@@ -27,7 +27,7 @@ from replay.derivations.derivation_plan import plan_derivation
 from replay.verify import Expectation, Verdict
 from schemas.debezium import PLACEHOLDER
 from tests.support.lake.followed_item import HISTORY, FollowedItem
-from tests.support.lake.telling import ToldLake
+from tests.support.lake.telling import BreakingRegistry, ToldLake
 from tests.support.sources.ddl_copies import copied
 from tests.support.sources.ddl_rows import SOURCE, TABLE
 from tests.support.sources.made_of_the_log import OF_ITEM, build, no_spark, site_of
@@ -145,6 +145,35 @@ def test_events_are_decoded_anew_and_rows_that_somebody_damaged_come_back(
     found = verify_derived(site, PLACED)
     assert (found.verdict, found.rows.differing) == (Verdict.ROWS, 1)
     assert verify_derived(site, PLACED, expectation=Expectation(columns=("item",))).accepted
+
+
+def test_a_schema_that_is_lost_stops_a_table_of_the_log_until_it_is_found(
+    lake: Lake, tmp_path: Path
+) -> None:
+    registry = BreakingRegistry()
+    told = ToldLake(lake, registry=registry)
+    for more in ({}, {"note": "in the second version"}):
+        told.tell("placed", {"n": 1, **more})
+        told.epoch()
+    told.bring()
+    site, book = site_of(lake, tmp_path), ReplayBook(Lake.named(tmp_path / "there"), Tables())
+    lost = registry.latest("order.placed")
+    assert lost is not None
+    registry.broken[lost.id] = NotFound(f"the lake has not noted schema {lost.id}")
+    for _ in range(2):
+        with pytest.raises(PenstockError, match=f"has not noted schema {lost.id}"):
+            build(site, registry, PLACED, most_rows=-1)
+        (stopped,) = book.of(PLACED)
+        assert (stopped.state, stopped.detail["rows"]) == (State.STOPPED, 1)
+        assert f"schema {lost.id}" in str(stopped.detail["error"])
+        seen = Tables().read(site.place.path("typed/events.order.placed"))
+        assert seen is not None
+        assert seen.num_rows == 0, "what is not whole, readers do not see"
+    registry.broken.clear()
+    done = build(site, registry, PLACED)
+    assert (done.state, done.detail["rows"]) == (State.BUILT, 2)
+    assert float(str(done.detail["seconds"])) > float(str(stopped.detail["seconds"])) > 0
+    assert verify_derived(site, PLACED).equal
 
 
 def test_a_table_of_the_log_rests_goes_on_and_is_given_up(lake: Lake, tmp_path: Path) -> None:
