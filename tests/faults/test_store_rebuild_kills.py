@@ -1,4 +1,4 @@
-"""A rebuild whose process is killed leaves a store that serves nobody, and is gone on with."""
+"""A rebuild or import whose process is killed leaves a store that serves nobody; both go on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from eventstore.recovery.events import LakeEvents
+from eventstore.recovery.dump import export
+from eventstore.recovery.events import FolderEvents, LakeEvents
 from eventstore.recovery.rebuild import rebuild
 from kernel.errors import Unavailable
 from lake.layout import Lake
@@ -37,6 +38,24 @@ def show(progress):
 asyncio.run(rebuild(LakeEvents(Lake.at(sys.argv[1]), part=7), sys.argv[2], show=show, copies=1))
 """
 """Copies seven events at a time, and waits after each part."""
+BEHIND_EVERY_PART = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from eventstore.recovery.events import FolderEvents
+from eventstore.recovery.rebuild import rebuild
+def die(progress):
+    os.kill(os.getpid(), signal.SIGKILL)
+ended = -signal.SIGKILL
+while ended == -signal.SIGKILL:
+    child = os.fork()
+    if not child:
+        asyncio.run(rebuild(FolderEvents(Path(sys.argv[1])), sys.argv[2], show=die, copies=1))
+        os._exit(0)
+    ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    print(ended, flush=True)
+sys.exit(ended)
+"""
+"""Imports in processes, each killed behind its first part, until one has nothing left to copy."""
 
 
 @pytest.fixture
@@ -106,6 +125,20 @@ def begun(dsn: str, lake: Path) -> None:
         assert process.stdout.readline() == b"14\n"
         killed(process)
     assert head(dsn) == 14
+
+
+def test_p1_an_import_killed_behind_every_part_is_the_store_that_was_exported(
+    postgres_dsn: str, lake: Path, new_database: Callable[..., str]
+) -> None:
+    folder, empty, whole = lake.parent / "export", new_database(EMPTY), head(postgres_dsn)
+    asyncio.run(export(postgres_dsn, str(lake), folder, part=9, file_events=27))
+    with running(BEHIND_EVERY_PART, str(folder), empty, lake=lake) as process:
+        told, _ = process.communicate(timeout=300)
+    assert [*map(int, told.split())] == [-signal.SIGKILL] * -(-whole // 9) + [0]
+    assert head(empty) == whole
+    for origin in (FolderEvents(folder), LakeEvents(Lake.at(lake))):
+        assert compared(origin, empty, lake).equal
+    assert dumped(empty) == dumped(new_database()), "with every index, constraint and right"
 
 
 @pytest.mark.matrix
