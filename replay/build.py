@@ -87,8 +87,9 @@ class Builder:
         record_every_s: float = RECORD_EVERY_S,
         abandoned_after: timedelta = ABANDONED_AFTER,
         bounded_bytes: int = BOUNDED_BYTES,
+        reserve_bytes: int = 0,
     ) -> None:
-        """`choice`: who makes slices."""
+        """`choice`: who makes slices; `reserve_bytes` stay free where rows are laid apart."""
         # Temporary views of its own: the session may serve others too.
         self._spark = SparkOnDemand.of(spark).beside()
         self._site = site
@@ -96,7 +97,7 @@ class Builder:
         common = site.lake, site.tables
         self._projector = Projector(self._spark, *common, site.manifest, choice=choice)
         self._builds = self._projector.builds
-        slices = DriverSlices(self._projector, site.tables)
+        slices = DriverSlices(self._projector, site.tables, reserve_bytes=reserve_bytes)
         self._writer = SliceWriter(
             self._spark, self._projector, *common, slices, bounded_bytes=bounded_bytes
         )
@@ -308,7 +309,8 @@ class Builder:
         first = self._writer.done(whole, slice_guard(replay.name, replay.generation, 0))
         course.found(first)
         course.sizes = whole.sizes
-        self._lay_apart(course, whole)
+        with needing(replay):
+            self._lay_apart(course, whole)
         while course.build.done < build.slicing.slices:
             course.wait()
             if course.pausing:

@@ -118,6 +118,7 @@ class Course:
         """Take note of rows that were laid apart. Raises as `finished`."""
         self._rows_laid += rows
         self.laid = self._rows_laid
+        self._count_laying()
         progress = self._progress(0.0)
         self.report(progress)
         self._or_raise(self._record(progress))
@@ -125,10 +126,17 @@ class Course:
     def laid_apart(self) -> None:
         """Take note that slices begin, whose time that before them is no part of."""
         self.laid = None
-        before = self.build.laying_s
-        self.build = replace(self.build, laying_s=round(before + self.running_s, 3))
-        self._slice_began = time.monotonic()
+        self._count_laying()
         self._paces.append((self._slice_began, self.build.rows_done))
+
+    def _count_laying(self) -> None:
+        """Add what this piece took, without what was waited for before it where a rate is limited.
+
+        The book has it with the next row: a process that goes on begins with it.
+        """
+        took = round(self.build.laying_s + self.running_s, 3)
+        self.build = replace(self.build, laying_s=took)
+        self._slice_began = time.monotonic()
 
     def paused(self) -> Replay:
         """Note how far the build came before it paused."""

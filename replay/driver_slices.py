@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from kernel import failpoints
+from kernel.errors import FIX, StorageFull
+from lake.space import SpaceGuard
 from lake.streamed_writes import append_parts
 from lake.tables import Tables
 from lake.writer import Guard
@@ -21,6 +23,7 @@ from projections.run.projector import Projector
 from projections.run.region_runs import Reading
 from projections.run.relations import LakeCatalog
 from projections.run.spark_hashes import hash_sql, is_hashed
+from projections.sql.operators.tree import Exploded, Join, Node, Windowed, inputs_of, scans
 from projections.sql.plans.plan import Plan
 from projections.sql.rendering.batch import ALL, Parts, satisfying
 from projections.sql.words.catalog import Column
@@ -31,6 +34,8 @@ LEAST_LOOKS = 4
 """Inputs that are looked at less often are not laid apart: that reads and writes them once more."""
 LEAST_BYTES = 2 * 2**30
 """Nor those of which all looks together would read no more than so much."""
+LOOSER = 2
+"""What is laid apart is packed quickly: it takes up to so much more than files of the lake."""
 MEASURED_BYTES = 16 * 2**20
 """So much is read before it tells how much room all take: a small table's files are mostly ends."""
 
@@ -38,12 +43,14 @@ MEASURED_BYTES = 16 * 2**20
 class DriverSlices:
     """Chooses which slices are for this process, and makes them as its projector's builds."""
 
-    def __init__(self, projector: Projector, tables: Tables) -> None:
+    def __init__(self, projector: Projector, tables: Tables, *, reserve_bytes: int = 0) -> None:
+        """`reserve_bytes` of the disk where rows are laid apart stay free."""
         self._projector = projector
         self._tables = tables
+        self._reserve_bytes = reserve_bytes
         self.builds = projector.builds
         self._laid: LaidRows | None = None
-        self._read = 0
+        self._read = self._to_read = 0
 
     def takes(self, whole: Whole, many: int = 1) -> bool:
         """Say whether so many slices are computed here."""
@@ -103,25 +110,41 @@ class DriverSlices:
             for node, columns in parted(whole.plan.tree, slicing.columns)
         }
         self._laid, self._read = LaidRows(places, slicing.slices, first=first), 0
-        return self.builds.work.pieces(self._reading(whole), whole.up_to, places)
+        found = self.builds.work.pieces(self._reading(whole), whole.up_to, places)
+        self._to_read = sum(each.bytes for each in found)
+        return found
 
     def lay(self, whole: Whole, piece: InputPiece) -> bool:
         """Lay a piece of the inputs apart; False where slices have to look at these all the same.
 
-        Raises `StorageFull` where the disk became full meanwhile.
+        Raises `StorageFull` where the disk became full meanwhile, but for its reserve.
         """
         laid = self._laid
         assert laid is not None, "its pieces were asked for"
-        if self.builds.lay(self._reading(whole), whole.up_to, piece, laid):
+        room = self._has_reserve(laid)
+        if room and self.builds.lay(self._reading(whole), whole.up_to, piece, laid):
             failpoints.hit(failpoints.REPLAY_AFTER_PIECE)
             # The first ones tell whether there is room, for what is written besides as well.
             self._read += piece.bytes
             tells = self._read - piece.bytes <= MEASURED_BYTES <= self._read
-            times = whole.input_bytes / max(self._read, 1)
-            if not tells or laid.bytes * times * 2 < laid.free_bytes:
+            needed = laid.bytes * (self._to_read / max(self._read, 1)) * 2 + self._reserve_bytes
+            if not tells or needed < laid.free_bytes:
                 return True
         self.release()
         return False
+
+    def _has_reserve(self, laid: LaidRows) -> bool:
+        """Say whether more than the reserve is free, of a disk on which nothing lies yet.
+
+        Raises `StorageFull` where it was when the first piece was laid apart, and is not now.
+        """
+        guard = SpaceGuard(
+            laid.place, reserve_bytes=self._reserve_bytes, free_bytes=lambda _: laid.free_bytes
+        )
+        shortage = guard.shortage()
+        if shortage is not None and laid.pieces:
+            raise StorageFull(f"rows are laid apart: {shortage.partition(FIX)[0]}")
+        return shortage is None
 
     def release(self) -> None:
         """Remove what was laid apart."""
@@ -134,8 +157,11 @@ class DriverSlices:
 
         It may take more there, packed less tightly: that makes no slice one for Spark.
         """
-        size = whole.input_bytes
-        return size if self._laid is None else min(size, self._laid.bytes)
+        size, laid, slices = whole.input_bytes, self._laid, whole.slicing.slices
+        if laid is None:
+            return size
+        # Of slices that another process computed nothing was laid apart.
+        return min(size, laid.bytes * slices // (slices - laid.first))
 
     def _reading(self, whole: Whole) -> Reading:
         return self._projector.reading(whole.plan, whole.target, whole.catalog, whole.up_to)
@@ -143,11 +169,37 @@ class DriverSlices:
 
 def most_laid_bytes(
     builds: DriverBuilds, plan: Plan, catalog: LakeCatalog, slicing: Slicing, size: int
-) -> int:
-    """Return how much a build lays apart, at most, of inputs whose files are of `size` bytes."""
+) -> int | None:
+    """Return how much a build lays apart, at most, of inputs whose files are of `size` bytes.
+
+    None where that does not follow from their size: of rows for each element of a list, or of the
+    pairs of a join.
+    """
     at_once = _most_at_once(builds, slicing.slices, size)
     laid = _is_laid_apart(-(-slicing.slices // at_once), size)
-    return size if laid and _takes(builds, plan, catalog, slicing, size) else 0
+    if not (laid and _takes(builds, plan, catalog, slicing, size)):
+        return 0
+    most = 0
+    for node, _ in parted(plan.tree, slicing.columns):
+        times = _most_rows_of_a_row(node)
+        if times is None:
+            return None
+        most += LOOSER * times * builds.work.input_bytes(scans(node), catalog)
+    return most
+
+
+def _most_rows_of_a_row(node: Node) -> int | None:
+    """Return how many rows of a node follow from a row of its inputs, at most; None: any number."""
+    match node:
+        case Exploded() | Join():
+            return None
+        case Windowed():
+            own = -(-node.size_us // node.step_us)
+        case _:
+            own = 1
+    below = [_most_rows_of_a_row(each) for each in inputs_of(node)]
+    known = [each for each in below if each is not None]
+    return own * max(known, default=1) if len(known) == len(below) else None
 
 
 def _most_at_once(builds: DriverBuilds, slices: int, size: int) -> int:

@@ -83,14 +83,7 @@ def plan_page(found: ReplayPlan, table: Table) -> str:
         late,
         f"writes about {found.live_rows:,} rows in {_slices(found.slices)}; "
         f"needs {found.needed_bytes:,} bytes{free}{'' if found.fits else ': too few'}",
-        *(
-            [
-                f"lays at most {found.scratch_bytes:,} bytes of its inputs apart in "
-                f"{gettempdir()}, where {disk_usage(gettempdir()).free:,} are free"
-            ]
-            if found.scratch_bytes
-            else []
-        ),
+        *([] if found.scratch_bytes == 0 else [_laid_apart(found, kept)]),
         *([] if found.sliceable else [f"it is one slice, however large: {NO_PACE}"]),
         f"takes {low} to {high} s, from {found.rates.slowest:,.0f} to "
         f"{found.rates.fastest:,.0f} rows/s ({found.rates.of})",
@@ -106,6 +99,14 @@ def plan_page(found: ReplayPlan, table: Table) -> str:
         f"to go back{'' if found.place else ' after the swap'}: {found.go_back}",
     ]
     return "\n".join(lines)
+
+
+def _laid_apart(found: ReplayPlan, kept: str) -> str:
+    """Say what of the inputs is laid apart, and which room there is for it."""
+    most = "rows" if found.scratch_bytes is None else f"at most {found.scratch_bytes:,} bytes"
+    told = f"lays {most} of its inputs apart in {gettempdir()}, where "
+    told += f"{disk_usage(gettempdir()).free:,} are free{kept}"
+    return told if found.scratch_bytes is not None else f"{told}: how many, the first ones show"
 
 
 def _slices(many: int) -> str:

@@ -103,7 +103,7 @@ class ReplayPlan:
     that come, go or change. `epochs`: the first and the last that is read; the first is greater
     by one where there is none. `rows`: that the build reads, `later`: that came after its epoch,
     which the live generation has not either. `late_rows`: that only `--include-late` brings in.
-    `scratch_bytes`: of inputs that are laid apart meanwhile, at most, on this machine's disk.
+    `scratch_bytes`: of inputs laid apart meanwhile on this machine's disk, at most (None: any).
     `sliceable`: there are slices, between which a build with a limited rate waits.
     `downstream`: the deployed projections that read this one. `silent`: what is given out to
     nobody while the build runs. `new_features`: of Delta's protocol, that readers of the result
@@ -132,7 +132,7 @@ class ReplayPlan:
     live_rows: int
     live_bytes: int
     slices: int
-    scratch_bytes: int
+    scratch_bytes: int | None
     sliceable: bool
     rates: Rates
     seconds: tuple[int, int]
@@ -319,7 +319,7 @@ def _downstream(site: Site, name: str) -> tuple[str, ...]:
 
 class _Cut(NamedTuple):
     slices: int
-    scratch_bytes: int
+    scratch_bytes: int | None
 
 
 def _cut(

@@ -345,6 +345,7 @@ def builder_of(found: settings.Settings, site: Site) -> Builder:
         site,
         lambda progress: tell(progress.line),
         choice=choice,
+        reserve_bytes=found.number("storage.min_free_bytes"),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -57,8 +57,12 @@ def table_of(read: Scan | Input) -> str:
 
 def input_tables(plan: Plan, catalog: LakeCatalog) -> list[str]:
     """Name the tables that a plan reads: typed ones of its streams, histories, projections."""
+    return _tables_of(plan.inputs, catalog)
+
+
+def _tables_of(inputs: Iterable[Scan | Input], catalog: LakeCatalog) -> list[str]:
     names: list[str] = []
-    for item in plan.inputs:
+    for item in inputs:
         stream = item.kind is InputKind.STREAM
         names += catalog.members(item.name) if stream else [table_of(item)]
     return names
@@ -66,7 +70,14 @@ def input_tables(plan: Plan, catalog: LakeCatalog) -> list[str]:
 
 def input_bytes(lake: Lake, tables: Tables, plan: Plan, catalog: LakeCatalog) -> int:
     """Return the size of the files of all tables that a plan reads."""
-    opened = (tables.open(lake.path(name)) for name in input_tables(plan, catalog))
+    return bytes_read(lake, tables, plan.inputs, catalog)
+
+
+def bytes_read(
+    lake: Lake, tables: Tables, inputs: Iterable[Scan | Input], catalog: LakeCatalog
+) -> int:
+    """Return the size of the files of all tables that inputs read; of each input its own."""
+    opened = (tables.open(lake.path(name)) for name in _tables_of(inputs, catalog))
     return sum(pc.sum(actions_of(t)["size_bytes"]).as_py() or 0 for t in opened if t is not None)
 
 

@@ -59,10 +59,9 @@ class LaidRows:
     """
 
     def __init__(self, places: Mapping[Node, str], slices: int, *, first: int = 0) -> None:
-        self.slices = slices
+        self.slices, self.first = slices, first
         self.rows = self.bytes = self.pieces = 0
         self._places = places
-        self._first = first
         self._together = -(-slices // MOST_FILES)
         self._folder = tempfile.TemporaryDirectory(prefix="laid-", dir=spill_folder())
         self._columns: dict[Node, Mapping[str, str]] = {}
@@ -94,7 +93,7 @@ class LaidRows:
         numbered = f"SELECT *, {self._places[piece.node]} AS {_SLICE} FROM ({query}) AS n"
         connection.execute(
             f"COPY (SELECT *, {_SLICE} // {self._together} AS {_FILE} FROM ({numbered}) AS p "
-            f"WHERE {_SLICE} >= {self._first}) TO {text_literal(str(folder))} "
+            f"WHERE {_SLICE} >= {self.first}) TO {text_literal(str(folder))} "
             f"(FORMAT parquet, COMPRESSION lz4, PARTITION_BY ({_FILE}))"
         )
         for path in folder.glob(f"{_FILE}=*/*"):

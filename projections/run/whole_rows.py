@@ -34,7 +34,14 @@ from projections.run.database import (
     types_of,
 )
 from projections.run.duckdb_functions import register_called
-from projections.run.input_rows import DELETED, input_tables, table_at, table_of, without_rows
+from projections.run.input_rows import (
+    DELETED,
+    bytes_read,
+    input_tables,
+    table_at,
+    table_of,
+    without_rows,
+)
 from projections.run.key_runs import all_sql, stored_columns
 from projections.run.laid_rows import InputPiece, LaidRows
 from projections.run.region_runs import Reading
@@ -84,6 +91,10 @@ class WholeRows:
         paths = map(self._lake.path, input_tables(plan, catalog))
         opened = map(self._tables.open, paths)
         return all(table is None or has_whole_files(table) for table in opened)
+
+    def input_bytes(self, inputs: Iterable[Scan], catalog: LakeCatalog) -> int:
+        """Return the size of the files that inputs read."""
+        return bytes_read(self._lake, self._tables, inputs, catalog)
 
     @contextmanager
     def rows(

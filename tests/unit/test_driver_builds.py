@@ -105,6 +105,7 @@ class Visits:
         report: Callable[[BuildProgress], None] = lambda _: None,
         *,
         executor: Executor = Executor.AUTO,
+        reserve_bytes: int = 0,
     ) -> Builder:
         return Builder(
             SparkOnDemand(started),
@@ -113,6 +114,7 @@ class Visits:
             choice=ExecutorChoice(asked=executor),
             record_every_s=0.0,
             abandoned_after=timedelta(0),
+            reserve_bytes=reserve_bytes,
         )
 
     def built(self, name: str, generation: int = 2) -> list[dict[str, Any]]:
