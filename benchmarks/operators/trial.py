@@ -26,6 +26,7 @@ from benchmarks.operators.queries import TOUCHED_TABLES
 from benchmarks.operators.world import OperatorWorld
 from benchmarks.replay.usage import usage
 from kernel.positions import DeltaVersion, Epoch
+from lake.file_merges import Twice
 from lake.layout import Lake
 from lake.sessions import SparkOnDemand
 from lake.spark_session import start_session
@@ -123,9 +124,10 @@ def _merging(spent: list[float]) -> Iterator[None]:
         *,
         keys: Sequence[str],
         newer: Sequence[str] = (),
+        twice: Twice | None = None,
     ) -> DeltaVersion:
         before = time.process_time()
-        version = merge(writer, path, rows, guard, keys=keys, newer=newer)
+        version = merge(writer, path, rows, guard, keys=keys, newer=newer, twice=twice)
         spent.append(time.process_time() - before)
         return version
 
