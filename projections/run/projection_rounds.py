@@ -265,16 +265,11 @@ class Projecting:
         return all(
             self.states[name].epoch >= epoch
             or self.states[name].held
-            or self._rests(name)
+            or self.states[name].rests(epoch)
             or name in self._beside
             for name, (entry, _) in deployment.projections.items()
             if entry.status == LIVE
         )
-
-    def _rests(self, name: str) -> bool:
-        """Say whether a projection waits for rows to come, so that time alone changes nothing."""
-        waits = self.states[name].trigger
-        return waits is not None and "every " not in waits
 
     def _run(
         self,

@@ -82,6 +82,14 @@ class ProjectionState:
         self.first_row, self.error = (f"{FIRST_ROW}{said}", None) if first else (None, said)
         self.asked = self.asked if asked is None else asked
 
+    def rests(self, epoch: int) -> bool:
+        """Say whether it waits for rows to come behind an epoch: time alone changes nothing.
+
+        An input that has no row at an epoch gets none of that any more.
+        """
+        counts = self.trigger is not None and "every " not in self.trigger
+        return counts or (self.first_row is not None and self.asked >= epoch)
+
     def told_to_readers(self, up_to: int) -> tuple[str | None, str | None]:
         """Say why who reads it waits: for the first row that it lacks itself, or as an error."""
         if self.first_row is not None and self.asked >= up_to:

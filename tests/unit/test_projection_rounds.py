@@ -483,6 +483,9 @@ def test_one_whose_input_has_no_row_waits_for_the_first_and_stands_nowhere_still
         assert waits.keys() == {"projection persons", "projection numbers"}
         assert all(why.startswith("waits for the first row: ") for why in waits.values())
         assert "events.visit" in waits["projection persons"]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(RoundPlans, "of", lambda *_: pytest.fail("only an epoch changes anything"))
+        assert not rounds.projecting.step()
     epoch = rounds.seen("a")
     assert told(epoch) == {}, "nobody has looked for rows of that epoch yet"
     # Another process brought the typed table there: one that starts sees it.
