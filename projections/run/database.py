@@ -48,7 +48,7 @@ class Database:
         """`of` is the database whose memory a session shares; its names are the session's own."""
         self.connection: duckdb.DuckDBPyConnection
         self.connection = duckdb.connect() if of is None else of.connection.cursor()
-        self._memory_bytes: int = memory_bytes if of is None else of._memory_bytes
+        self.memory_bytes: int = memory_bytes if of is None else of.memory_bytes
         # Made by DuckDB when memory does not suffice, and removed by it.
         scratch = Path(spill_folder(), f"penstock-regions-{uuid4().hex}")
         self._scratch: Path = scratch if of is None else of._scratch
@@ -91,11 +91,11 @@ class Database:
                 raise
             raise TooLarge(
                 f"what the projection keeps between runs, or one run of it, needs more than "
-                f"{self._memory_bytes // 2**20} MB of memory: {first_line(error)}",
+                f"{self.memory_bytes // 2**20} MB of memory: {first_line(error)}",
                 remedy="Raise pipeline.state_memory_bytes, and restart the pipeline. What is kept, "
                 "and which queries Spark computes instead, shows: penstock projection explain "
                 "FILE.sql",
-                memory_bytes=self._memory_bytes,
+                memory_bytes=self.memory_bytes,
             ) from error
 
     @contextmanager

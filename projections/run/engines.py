@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Self
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import SparkSession, functions
 
 from kernel.errors import BeyondThisProcess
@@ -13,13 +14,14 @@ from kernel.positions import Epoch
 from lake.collecting import RESULT, collected
 from lake.file_merges import FileMerges
 from lake.layout import Lake
-from lake.ranges import Among, Condition, Range, Spans
+from lake.ranges import Among, Condition, Range, Spans, actions_within
 from lake.small_files import SmallFiles
 from lake.tables import Tables
 from lake.views import DeltaFrames
 from projections.run.database import TEXT, Database, arrow_schema, without_zones
 from projections.run.input_rows import (
     DELETED,
+    epochs,
     fact_schema,
     facts,
     rows_of_keys,
@@ -29,6 +31,7 @@ from projections.run.input_rows import (
     versions,
     written_in,
 )
+from projections.run.keyed_facts import MANY_ROWS, KeyedFacts
 from projections.run.matchers import register_functions
 from projections.run.region_runs import Reading
 from projections.run.stream_frames import input_frame
@@ -36,6 +39,7 @@ from projections.sql.operators.shape import Plan
 from projections.sql.operators.tree import Scan
 from projections.sql.plans.adding import GIVEN
 from projections.sql.plans.key_steps import TOUCHED
+from projections.sql.rendering.batch import listed
 from projections.sql.rendering.spark_text import SparkText
 from projections.sql.words.catalog import Column
 
@@ -57,25 +61,61 @@ class PlanSessions:
         tables: Tables,
         small: SmallFiles,
         merges: FileMerges | None = None,
+        *,
+        brief: bool = False,
     ) -> None:
-        """`merges` writes the targets, and has rows of theirs in memory."""
+        """`merges` writes the targets, and has rows of theirs in memory.
+
+        `brief`: what takes long raises `BeyondThisProcess` before it begins.
+        """
         self._merges = merges
+        self._brief = brief
         self._database = database
         self._lake = lake
         self._tables = tables
         self._small = small
         self._of: dict[str, tuple[Plan, Database]] = {}
+        self._facts: dict[str, tuple[Plan, bool, KeyedFacts]] = {}
 
-    def engine(self, reading: Reading) -> SmallEngine:
-        """Return what computes a run in the session of its target's plan."""
+    def engine(self, reading: Reading, up_to: Epoch) -> SmallEngine:
+        """Return what computes a run, up to an epoch, in the session of its target's plan."""
         return SmallEngine(
             self._own(reading),
             self._lake,
             self._tables,
             reading,
             self._small,
+            up_to,
+            self._facts_of(reading),
             merges=self._merges,
+            brief=self._brief,
         )
+
+    def take_over(self, other: PlanSessions, app_id: str) -> None:
+        """Go on with the facts that another has of a target, if it has any."""
+        held = other._facts.pop(app_id, None)
+        if held is not None:
+            self._forget_facts(app_id)
+            self._facts[app_id] = held
+
+    def state_bytes(self, app_id: str) -> int | None:
+        """Return how much the facts take that are kept for a target; None where none are."""
+        held = self._facts.get(app_id)
+        return (held[2].held_bytes or None) if held is not None else None
+
+    def _facts_of(self, reading: Reading) -> KeyedFacts:
+        """Return the facts that are kept for a target, while it reads them as it did."""
+        held = self._facts.get(reading.app_id)
+        if held is None or held[0] is not reading.plan or held[1] != reading.include_late:
+            self._forget_facts(reading.app_id)
+            facts = KeyedFacts(memory_bytes=self._database.memory_bytes)
+            held = self._facts[reading.app_id] = reading.plan, reading.include_late, facts
+        return held[2]
+
+    def _forget_facts(self, app_id: str) -> None:
+        held = self._facts.pop(app_id, None)
+        if held is not None:
+            held[2].close()
 
     def _own(self, reading: Reading) -> Database:
         """Return the session of a target's plan, as it was left if that is still the same."""
@@ -90,6 +130,8 @@ class PlanSessions:
         """Forget all sessions but those of some targets."""
         for app_id in self._of.keys() - {*app_ids}:
             self._drop(app_id)
+        for app_id in self._facts.keys() - {*app_ids}:
+            self._forget_facts(app_id)
 
     def close(self) -> None:
         """Give back the memory of all."""
@@ -116,12 +158,21 @@ class SmallEngine:
         tables: Tables,
         reading: Reading,
         small: SmallFiles,
+        up_to: Epoch,
+        keyed: KeyedFacts,
         *,
         merges: FileMerges | None = None,
         most_bytes: int = MOST_BYTES,
+        brief: bool = False,
     ) -> None:
-        """`database` is of this plan alone: what is prepared in it is for its inputs."""
+        """`database` is of this plan alone: what is prepared in it is for its inputs.
+
+        `keyed` are the target's facts by keys; where it is `brief`, they are not made anew.
+        """
         self.dialect = TEXT
+        self._up_to = up_to
+        self._keyed = keyed
+        self._brief = brief
         self._database = database
         self._lake = lake
         self._tables = tables
@@ -137,11 +188,18 @@ class SmallEngine:
         """Let go of the rows that were read."""
         self._database.views.empty_all()
 
-    def facts(self, scan: Scan, conditions: Sequence[Condition]) -> None:
+    def facts(
+        self, scan: Scan, conditions: Sequence[Condition], *, keys: pa.Table | None = None
+    ) -> None:
         """See `Engine`."""
+        found = None if keys is None else self._of_keys(scan, conditions, keys)
+        rows = self._in_log(scan, conditions) if found is None else [found.cast(fact_schema(scan))]
+        self._put(scan.view, fact_schema(scan), rows)
+
+    def _in_log(self, scan: Scan, conditions: Sequence[Condition]) -> Iterator[pa.Table]:
         reading = self._reading
         late = not reading.plan.stateful or reading.include_late
-        found = facts(
+        return facts(
             self._lake,
             self._tables,
             reading.catalog,
@@ -150,7 +208,27 @@ class SmallEngine:
             late=late,
             small=self._small,
         )
-        self._put(scan.view, fact_schema(scan), found)
+
+    def _of_keys(
+        self, scan: Scan, conditions: Sequence[Condition], keys: pa.Table
+    ) -> pa.Table | None:
+        """Return the facts of some keys, where the log would have many to be looked through."""
+        if self._within(scan, conditions) <= MANY_ROWS:
+            return None
+        if self._brief and not self._keyed.holds(scan, keys.schema.names):
+            raise BeyondThisProcess("facts are put in the order of their keys, which takes long")
+
+        def came(after: Epoch) -> Iterator[pa.Table]:
+            return self._in_log(scan, [epochs(after, self._up_to)])
+
+        return self._keyed.of(scan, keys, self._up_to, came, most_bytes=self._most_bytes)
+
+    def _within(self, scan: Scan, conditions: Sequence[Condition]) -> int:
+        """Return how many facts there are in the files that may have some that meet conditions."""
+        members = map(self._lake.path, self._reading.catalog.members(scan.name))
+        opened = [table for table in map(self._tables.open, members) if table is not None]
+        counts = (actions_within(table, conditions)["num_records"] for table in opened)
+        return sum(pc.sum(each).as_py() or 0 for each in counts)
 
     def versions(self, scan: Scan, conditions: Sequence[Condition], *, alike: bool = False) -> None:
         """See `Engine`."""
@@ -190,11 +268,11 @@ class SmallEngine:
         with self._database.within_memory(), self._database.computing():
             views.put(scan.view, self._database.kept.rows(query).cast(shape))
 
-    def values(self, scan: Scan, column: str) -> pa.Array | None:
+    def values(self, scan: Scan, columns: Sequence[str]) -> pa.Table | None:
         """See `Engine`."""
-        kinds = [each for each in scan.columns if each.name == column]
-        found = self.rows(f"SELECT DISTINCT {TEXT.name(column)} FROM {scan.view}", kinds)
-        return found[column].combine_chunks()
+        kinds = {each.name: each for each in scan.columns}
+        query = f"SELECT DISTINCT {listed(TEXT, columns)} FROM {scan.view}"
+        return self.rows(query, [kinds[name] for name in columns])
 
     def rows(self, query: str, columns: Sequence[Column]) -> pa.Table:
         """See `Engine`."""
@@ -237,7 +315,9 @@ class SparkEngine:
         self._frames = frames
         self._reading = reading
 
-    def facts(self, scan: Scan, conditions: Sequence[Condition]) -> None:
+    def facts(
+        self, scan: Scan, conditions: Sequence[Condition], *, keys: pa.Table | None = None
+    ) -> None:
         """See `Engine`."""
         reading = self._reading
         frame = input_frame(
@@ -284,7 +364,7 @@ class SparkEngine:
     def narrow(self, scan: Scan, query: str) -> None:
         """See `Engine`; Spark plans the whole query at once."""
 
-    def values(self, scan: Scan, column: str) -> pa.Array | None:
+    def values(self, scan: Scan, columns: Sequence[str]) -> pa.Table | None:
         """See `Engine`; each would be a job of its own."""
         return None
 

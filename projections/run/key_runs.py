@@ -35,7 +35,7 @@ from kernel.positions import Epoch
 from lake.ranges import Among, Condition, Range, Spans
 from lake.writer import UPSERT, upserts_and_deletes, with_op
 from pipeline.typed.columns import EPOCH
-from projections.run.database import ORDER_TYPES
+from projections.run.database import ORDER_TYPES, arrow_type
 from projections.sql.operators.shape import ORDER, InputKind, Plan, Strategy
 from projections.sql.operators.tree import Newest, Node, Scan, scans
 from projections.sql.plans.adding import added_sql
@@ -70,8 +70,14 @@ class Engine(Protocol):
         """The words of its queries."""
         ...
 
-    def facts(self, scan: Scan, conditions: Sequence[Condition]) -> None:
-        """Make the view of a stream's facts that meet all conditions; there may be others."""
+    def facts(
+        self, scan: Scan, conditions: Sequence[Condition], *, keys: pa.Table | None = None
+    ) -> None:
+        """Make the view of a stream's facts that meet all conditions; there may be others.
+
+        `keys`: those are enough that have one of these, which are columns of the facts: the engine
+        may find them by that, in place of the conditions.
+        """
         ...
 
     def versions(self, scan: Scan, conditions: Sequence[Condition], *, alike: bool = False) -> None:
@@ -99,8 +105,8 @@ class Engine(Protocol):
         """Put the rows of a query over a view into its place, where that spares work."""
         ...
 
-    def values(self, scan: Scan, column: str) -> pa.Array | None:
-        """Return the values in a column of a view, each once; None where that costs too much."""
+    def values(self, scan: Scan, columns: Sequence[str]) -> pa.Table | None:
+        """Return the values in columns of a view, each row once; None where that costs too much."""
         ...
 
     def rows(self, query: str, columns: Sequence[Column]) -> pa.Table:
@@ -128,7 +134,8 @@ def changed_rows(engine: Engine, plan: Plan, after: Epoch, up_to: Epoch) -> pa.T
     if added is not None:
         return with_op(added, UPSERT)
     engine.touch(touched)
-    engine.facts(steps.driver, [_came(Epoch(0), up_to), *_of_keys(steps, touched)])
+    conditions = [_came(Epoch(0), up_to), *_of_keys(steps, touched)]
+    engine.facts(steps.driver, conditions, keys=_own_keys(steps.driver, steps.equal, touched))
     if not _are_exact(steps, touched):
         engine.narrow(steps.driver, facts_sql(steps, engine.dialect))
     _look_up(engine, steps)
@@ -268,10 +275,30 @@ def _facts_near_changes(
     near: list[Condition] = [_came(Epoch(0), up_to)]
     if lookup.time is not None and _is_moment(steps.driver, lookup.time):
         near.append(_spans(lookup.time, stretches["valid_from"], stretches["valid_to"]))
-    for version, fact in lookup.equal:
-        near += _among(fact, engine.values(lookup.scan, version))
-    engine.facts(steps.driver, near)
+    found = _values(engine, lookup.scan, [version for version, _ in lookup.equal])
+    keys = None
+    if found is not None:
+        for version, fact in lookup.equal:
+            near += _among(fact, pc.unique(found[version]))
+        keys = _own_keys(steps.driver, lookup.equal, found)
+    engine.facts(steps.driver, near, keys=keys)
     return True
+
+
+def _values(engine: Engine, scan: Scan, columns: Sequence[str]) -> pa.Table | None:
+    """Return the values in some columns of a view, each row once; None where none are told."""
+    return engine.values(scan, [*dict.fromkeys(columns)]) if columns else None
+
+
+def _own_keys(driver: Scan, equal: Sequence[tuple[str, str]], found: pa.Table) -> pa.Table | None:
+    """Return `found` under the facts' names: of each pair its column is the first, the fact's the
+    second. None where nothing, or nothing of the facts' own types, is equated.
+    """
+    own = {fact: name for name, fact in reversed(equal)}
+    kinds = {each.name: arrow_type(each) for each in driver.columns}
+    alike = [fact for fact, name in own.items() if kinds[fact] == found.schema.field(name).type]
+    columns = {fact: found[own[fact]] for fact in sorted(alike)}
+    return pa.table(columns) if columns else None
 
 
 def _of_keys(steps: KeySteps, touched: pa.Table) -> list[Condition]:
@@ -310,14 +337,20 @@ def _are_exact(steps: KeySteps, touched: pa.Table) -> bool:
 def _of_facts(engine: Engine, steps: KeySteps, lookup: Lookup) -> list[Condition]:
     """Return conditions that the versions meet which the facts in the driver's view look up."""
     conditions: list[Condition] = []
-    for version, fact in lookup.equal:
-        if _type(steps.driver, fact) == _type(lookup.scan, version):
-            conditions += _among(version, engine.values(steps.driver, fact))
+    alike = [
+        (version, fact)
+        for version, fact in lookup.equal
+        if _type(steps.driver, fact) == _type(lookup.scan, version)
+    ]
+    found = _values(engine, steps.driver, [fact for _, fact in alike])
+    if found is not None:
+        for version, fact in alike:
+            conditions += _among(version, pc.unique(found[fact]))
     return conditions
 
 
-def _among(column: str, values: pa.Array | None) -> list[Condition]:
-    if values is None or len(values) > MOST_VALUES:
+def _among(column: str, values: pa.Array | pa.ChunkedArray) -> list[Condition]:
+    if len(values) > MOST_VALUES:
         return []
     found = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
     return [Among(column=column, values=found.drop_null())]

@@ -163,10 +163,17 @@ class OperatorTables:
         runs = SortedRuns(self._database, f"near_{table}", columns, by) if keys and suits else None
         self._stored[what] = _Stored(runs, found)
 
-    def near(self, what: str, rows: str, keys: Sequence[str]) -> str:
+    def is_sorted(self, what: str) -> bool:
+        """Say whether many of the rows stored are found by their keys, not looked through."""
+        return self._stored[what].runs is not None
+
+    def near(
+        self, what: str, rows: str, keys: Sequence[str], *, most_bytes: int | None = None
+    ) -> str:
         """Return a relation with the stored rows whose keys are those of some rows, and others.
 
         `rows` is a query with the `keys`, in the order of those that the table was stored by.
+        Raises `BeyondThisProcess` where those that are found take more than `most_bytes`.
         """
         stored, table = self._stored[what], self.name(what)
         if stored.runs is None or not stored.runs.count:
@@ -175,7 +182,11 @@ class OperatorTables:
         if (what, rows) not in self._alike:
             types = self.types(f"SELECT {listed} FROM ({rows}) AS k")
             self._alike[what, rows] = [*types.values()] == [*stored.keys.values()]
-        stored.runs.find(f"hash({listed}) FROM ({rows}) AS k", all_rows=not self._alike[what, rows])
+        stored.runs.find(
+            f"hash({listed}) FROM ({rows}) AS k",
+            all_rows=not self._alike[what, rows],
+            most_bytes=most_bytes,
+        )
         return f"(FROM {table} UNION ALL {stored.runs.rows})"
 
     def add(self, what: str, rows: str) -> None:

@@ -92,7 +92,7 @@ class Projector:
         self._files = SmallFiles()
         self._regions = RegionRuns(lake, tables, memory_bytes=state_memory_bytes, small=self._files)
         database = Database(memory_bytes=state_memory_bytes)
-        self._sessions = PlanSessions(database, lake, tables, self._files, merges)
+        self._sessions = PlanSessions(database, lake, tables, self._files, merges, brief=brief)
         self.builds = DriverBuilds(lake, tables, choice or ExecutorChoice())
         self._whole = WholeTables(
             self._spark,
@@ -124,6 +124,7 @@ class Projector:
     def take_over(self, other: Projector, app_id: str) -> None:
         """Go on with a target, with what the projector holds of it that had it so far."""
         self._regions.take_over(other._regions, app_id)
+        self._sessions.take_over(other._sessions, app_id)
         read = other._read.pop(app_id, None)
         self._read = self._read | ({app_id: read} if read is not None else {})
         for each in (self, other):
@@ -267,7 +268,8 @@ class Projector:
 
     def _with_state(self, run: Run, target: Target, ended_us: int | None) -> Run:
         waiting = self._regions.waiting(target.app_id)
-        state_bytes = self._regions.state_bytes(target.app_id)
+        held = self._regions.state_bytes(target.app_id)
+        state_bytes = self._sessions.state_bytes(target.app_id) if held is None else held
         return replace(run, ended_us=ended_us, waiting=waiting, state_bytes=state_bytes)
 
     def _note(self, plan: Plan, target: Target, run: Run, *, unsure: bool = False) -> None:
@@ -335,7 +337,7 @@ class Projector:
                 self._at_length(not self._whole.is_small(plan, catalog))
             return stamped(self._regions.changes(reading, up_to), up_to)
         if plan.small:
-            with suppress(BeyondThisProcess), self._sessions.engine(reading) as engine:
+            with suppress(BeyondThisProcess), self._sessions.engine(reading, up_to) as engine:
                 return stamped(changed_rows(engine, plan, after, up_to), up_to)
         self._at_length()
         spark = SparkEngine(self._spark.session, self._lake, self._tables, self._frames, reading)

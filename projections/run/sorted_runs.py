@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from kernel.errors import BeyondThisProcess
 from lake.spill_folders import spill_folder
 from projections.run.database import Database, beside_memory, next_batch
 from projections.run.key_parts import KeyPart, by_parts
@@ -106,10 +107,11 @@ class SortedRuns:
         both = f"{rows} UNION ALL {self.rows}" if self._runs else rows
         self._put_together([*self._runs], both, count, settled)
 
-    def find(self, keys: str, *, all_rows: bool) -> None:
+    def find(self, keys: str, *, all_rows: bool, most_bytes: int | None = None) -> None:
         """Have the view give the rows whose keys a query gives, and perhaps some others.
 
-        `all_rows`: what it gives are values of other types, so that hashes tell nothing.
+        `all_rows`: what it gives are values of other types, so that hashes tell nothing. Raises
+        `BeyondThisProcess` for rows that take more than `most_bytes`, before all are in memory.
         """
         if all_rows:
             self._found(part.rows for run in self._runs for part in run.parts)
@@ -117,7 +119,8 @@ class SortedRuns:
         hashes = self._database.kept.rows(f"SELECT DISTINCT {keys}")
         sought = np.sort(hashes.column(0).to_numpy())
         near = (part.near(sought) for run in self._runs for part in run.parts)
-        self._found(rows for rows in near if rows is not None)
+        found = (rows for rows in near if rows is not None)
+        self._found(found if most_bytes is None else _bounded(found, most_bytes))
 
     def _crowded(self) -> bool:
         """Say whether the last runs are many, and none of them is of another size."""
@@ -192,3 +195,12 @@ class SortedRuns:
 def as_they_are(rows: str) -> str:
     """Write rows of which none takes another one back."""
     return rows
+
+
+def _bounded(batches: Iterable[pa.RecordBatch], most_bytes: int) -> Iterator[pa.RecordBatch]:
+    taken = 0
+    for rows in batches:
+        taken += rows.nbytes
+        if taken > most_bytes:
+            raise BeyondThisProcess("a run needs more rows of an input than this process may hold")
+        yield rows

@@ -124,7 +124,7 @@ class WholeTables:
         asked = self._builds.asked is not Executor.SPARK
         if not (asked and plan.small and self.is_small(plan, reading.catalog)):
             return None
-        with suppress(BeyondThisProcess), self._sessions.engine(reading) as engine:
+        with suppress(BeyondThisProcess), self._sessions.engine(reading, up_to) as engine:
             if plan.strategy in KEPT_BY_KEYS:
                 return all_rows(engine, plan, up_to)
             if self._tables.open(reading.path) is None:

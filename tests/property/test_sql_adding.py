@@ -143,7 +143,9 @@ def test_what_is_added_reads_no_facts_of_before(
     asked: list[int] = []
     plain_facts = WorldEngine.facts
 
-    def facts(engine: WorldEngine, scan: Scan, conditions: Sequence[Condition]) -> None:
+    def facts(
+        engine: WorldEngine, scan: Scan, conditions: Sequence[Condition], **_: object
+    ) -> None:
         asked.extend(int(str(c.lower)) for c in conditions if isinstance(c, Range))
         plain_facts(engine, scan, conditions)
 

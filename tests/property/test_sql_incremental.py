@@ -7,13 +7,17 @@ The same cases run on Spark itself in tests/integration/test_sql_spark.py.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 
 import duckdb
 import pytest
 import sqlglot
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from projections.run import operator_tables
 from projections.run.database import TEXT
+from projections.run.keyed_facts import KeyedFacts
 from projections.run.spark_scalars import register_scalars
 from projections.sql.words.duckdb_types import duckdb_type
 from tests.support.oracles.element_projections import ELEMENTS, KEPT_BY_KEYS
@@ -101,6 +105,34 @@ def test_p6_any_order_of_arrival_gives_the_rebuild(
     assert canonical(kept(engine, plan, world)) == expected
     if plan.small:
         assert canonical(kept(small, plan, world, TEXT)) == expected
+
+
+FOUND_BY_KEYS = ("as of, left", "as of, inner", "as of, windowed", "hop", "cumulate")
+
+
+@pytest.mark.parametrize("name", FOUND_BY_KEYS)
+@settings(
+    max_examples=examples(5, matrix=20),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(world=worlds(), lost=st.integers(0, 4))
+def test_p6_facts_found_by_their_keys_give_the_rebuild(
+    small: DuckEngine, name: str, world: World, lost: int
+) -> None:
+    """With runs of a few rows, in any of which the process may begin anew."""
+    case, made, runs = CASES[name], KeyedFacts(), count()
+
+    def keyed() -> KeyedFacts:
+        if next(runs) == lost:
+            made.close()
+        return made
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(operator_tables, "RUN_ROWS", 2)
+        rows = kept(small, planned(case.statement), world, TEXT, keyed=keyed)
+    assert canonical(rows) == canonical(case.oracle(world))
+    made.close()
 
 
 @pytest.mark.parametrize("distances", [(1e16, 1.0, 1.0), (1.0, 1e16, 1.0), (1.0, 1.0, 1e16)])

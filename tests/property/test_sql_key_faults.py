@@ -7,12 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+import pyarrow as pa
 import pytest
 from sqlglot import exp
 
+from kernel.positions import Epoch
 from lake.ranges import Among, Condition, Spans
 from projections.run import key_runs
 from projections.run.database import TEXT
+from projections.run.keyed_facts import KeyedFacts
 from projections.sql.operators.shape import Strategy
 from projections.sql.operators.tree import Map, Newest, Scan
 from projections.sql.plans.key_steps import KeySteps, Lookup
@@ -21,6 +24,7 @@ from tests.support.oracles.sql_projections import CASES
 from tests.support.oracles.sql_world import (
     Fact,
     Reading,
+    Row,
     World,
     WorldEngine,
     canonical,
@@ -88,12 +92,21 @@ DELETED = World(
 """Facts look up a version that a later epoch puts an end to."""
 
 
-def holds(small: DuckEngine, name: str, worlds: Sequence[World] = ()) -> bool:
-    """Keep the case over some worlds; say whether it equals its oracle in all of them."""
+def holds(
+    small: DuckEngine, name: str, worlds: Sequence[World] = (), *, by_keys: bool = False
+) -> bool:
+    """Keep the case over some worlds; say whether it equals its oracle in all of them.
+
+    `by_keys`: facts of some keys are found by these.
+    """
     case = CASES[name]
+
+    def rows(world: World) -> list[Row]:
+        keyed = KeyedFacts() if by_keys else None
+        return kept(small, planned(case.statement), world, TEXT, keyed=lambda: keyed)
+
     return all(
-        canonical(kept(small, planned(case.statement), world, TEXT))
-        == canonical(case.oracle(world))
+        canonical(rows(world)) == canonical(case.oracle(world))
         for world in worlds or map(crowd, SEEDS)
     )
 
@@ -110,7 +123,9 @@ def _facts_without(
     monkeypatch.setattr(key_runs, "_added", lambda *_: None)
     plain = WorldEngine.facts
 
-    def facts(engine: WorldEngine, scan: Scan, conditions: Sequence[Condition]) -> None:
+    def facts(
+        engine: WorldEngine, scan: Scan, conditions: Sequence[Condition], **_: object
+    ) -> None:
         plain(engine, scan, changed(list(conditions)))
 
     monkeypatch.setattr(WorldEngine, "facts", facts)
@@ -215,3 +230,31 @@ def test_p7_a_future_version_is_seen(
     for text in ("whole", "touched_rows_sql", "added_sql"):
         patched(text)
     assert not holds(small, name)
+
+
+@pytest.mark.parametrize("name", LOOKED_UP)
+def test_facts_without_those_of_one_key_are_seen(
+    small: DuckEngine, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = key_runs._own_keys
+
+    def fewer(driver: Scan, equal: Sequence[tuple[str, str]], found: pa.Table) -> pa.Table | None:
+        keys = plain(driver, equal, found)
+        return None if keys is None else keys.slice(1)
+
+    assert holds(small, name, by_keys=True)
+    monkeypatch.setattr(key_runs, "_own_keys", fewer)
+    assert not holds(small, name, by_keys=True)
+
+
+@pytest.mark.parametrize("name", LOOKED_UP)
+def test_facts_by_their_keys_without_those_that_came_first_are_seen(
+    small: DuckEngine, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = WorldEngine._came
+
+    def later(engine: WorldEngine, scan: Scan, after: Epoch) -> list[pa.Table]:
+        return plain(engine, scan, Epoch(after + 1))
+
+    monkeypatch.setattr(WorldEngine, "_came", later)
+    assert not holds(small, name, by_keys=True)

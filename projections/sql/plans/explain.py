@@ -75,6 +75,11 @@ MERGED = (
     "over that is the whole table, and a run takes longer the more rows this has, however few are "
     "computed; keys that are new, as those of recent windows, touch few files"
 )
+_BY_KEYS = (
+    "; where files of many rows would be looked through for the facts of some keys, as of those of "
+    "a version that changed, all facts are kept by these keys as well, in files of the temporary "
+    "folder: disposable, made anew from the typed tables at the first such run of a process"
+)
 _LATE_ROWS = "late rows: take part whenever they come; the latest event time wins"
 
 
@@ -270,7 +275,9 @@ def _state(tree: Newest, strategy: Strategy, adding: Adding | None) -> str:
         place = ", and the place of each group's newest row" if adding.ordered else ""
         return f"state: the target alone: new rows are added to its rows{beside}{place}"
     if strategy is Strategy.NEWEST:
-        return "state: the target alone, with event time and sequence of each key's newest row"
+        looks_up = any(isinstance(node, Join) for node in walk(tree))
+        kept = "state: the target alone, with event time and sequence of each key's newest row"
+        return f"{kept}{_BY_KEYS}" if looks_up else kept
     if strategy is Strategy.REGIONS:
         return (
             "state: the rows of all groups, and the values that results are made of, each once: "
@@ -280,10 +287,11 @@ def _state(tree: Newest, strategy: Strategy, adding: Adding | None) -> str:
     found = [fact for _, fact in steps.equal]
     if steps.window is not None:
         found.append(f"{steps.window.column}, by the windows' bounds")
+    by_keys = _BY_KEYS if steps.equal else ""
     where = f", found by {' and '.join(found)}" if found else ", found among all there are"
     return (
         "state: none beside the inputs; the touched keys are computed again from their facts"
-        f"{where}"
+        f"{where}{by_keys}"
     )
 
 

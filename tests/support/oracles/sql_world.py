@@ -8,9 +8,10 @@ arrivals alone.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import pyarrow as pa
@@ -18,8 +19,10 @@ import pyarrow as pa
 from kernel.positions import Epoch
 from lake.ranges import Among, Condition, Spans
 from lake.writer import DELETE, OP
-from projections.run.database import arrow_schema, arrow_type
+from projections.run.database import arrow_schema
+from projections.run.input_rows import fact_schema
 from projections.run.key_runs import changed_rows
+from projections.run.keyed_facts import KeyedFacts
 from projections.sql.operators.tree import Scan, scans
 from projections.sql.plans.adding import GIVEN
 from projections.sql.plans.declared_relations import DeclaredCatalog
@@ -220,7 +223,8 @@ class Engine(Protocol):
 class WorldEngine:
     """The inputs of a run as they are in a world; rows that do not meet its conditions are absent.
 
-    So whoever asks for too few of them gets too few.
+    So whoever asks for too few of them gets too few. With `keyed` facts are found by their keys
+    there, where some are asked for, as in the pipeline's process behind a long history.
     """
 
     engine: Engine
@@ -228,9 +232,27 @@ class WorldEngine:
     world: World
     dialect: Dialect = field(default_factory=SparkText)
     target: Mapping[tuple[object, ...], Row] = field(default_factory=dict)
+    keyed: KeyedFacts | None = None
 
-    def facts(self, scan: Scan, conditions: Sequence[Condition]) -> None:
-        self._view(scan.view, _fact_columns(scan), fact_rows(self.world), conditions)
+    def facts(
+        self, scan: Scan, conditions: Sequence[Condition], *, keys: pa.Table | None = None
+    ) -> None:
+        found = None
+        if self.keyed is not None and keys is not None:
+            last = Epoch(max(self.world.epochs))
+            read = partial(self._came, scan)
+            found = self.keyed.of(scan, keys, last, read, most_bytes=2**20)
+        if found is None:
+            self._view(scan.view, _fact_columns(scan), fact_rows(self.world), conditions)
+            return
+        columns = {each.name: each.type for each in scan.columns} | ORDER_COLUMNS
+        del columns["_epoch"]
+        self.engine.view(scan.view, columns, [plain(row) for row in found.to_pylist()])
+
+    def _came(self, scan: Scan, after: Epoch) -> list[pa.Table]:
+        shape = fact_schema(scan)
+        rows = [zoned(row) for row in fact_rows(self.world) if int(str(row["_epoch"])) > after]
+        return [pa.Table.from_pylist(rows, shape)]
 
     def versions(self, scan: Scan, conditions: Sequence[Condition], *, alike: bool = False) -> None:
         rows = [{**row, "_epoch": self._changed_in(row)} for row in version_rows(self.world)]
@@ -254,12 +276,15 @@ class WorldEngine:
         return Epoch(max((int(str(row["_epoch"])) for row in rows), default=0))
 
     def narrow(self, scan: Scan, query: str) -> None:
-        self.engine.view(scan.view, _fact_columns(scan), self.engine.query(query))
+        rows = self.engine.query(query)
+        columns = _fact_columns(scan)
+        given = rows[0] if rows else columns
+        self.engine.view(scan.view, {n: t for n, t in columns.items() if n in given}, rows)
 
-    def values(self, scan: Scan, column: str) -> pa.Array | None:
-        rows = self.engine.query(f"SELECT DISTINCT {column} FROM {scan.view}")
-        (kind,) = (arrow_type(each) for each in scan.columns if each.name == column)
-        return pa.array([zoned(row)[column] for row in rows], kind)
+    def values(self, scan: Scan, columns: Sequence[str]) -> pa.Table | None:
+        kinds = {each.name: each for each in scan.columns}
+        query = f"SELECT DISTINCT {', '.join(columns)} FROM {scan.view}"
+        return self.rows(query, [kinds[name] for name in columns])
 
     def rows(self, query: str, columns: Sequence[Column]) -> pa.Table:
         shape = arrow_schema([replace(each, type=each.type or "STRING") for each in columns])
@@ -319,20 +344,35 @@ def rebuilt(engine: Engine, plan: Plan, world: World) -> list[Row]:
     return [_visible(plan, row) for row in engine.query(plan.rows_sql)]
 
 
-def kept(engine: Engine, plan: Plan, world: World, dialect: Dialect | None = None) -> list[Row]:
-    """All rows as the runner keeps them, epoch after epoch, by the texts of a dialect."""
-    rows = stored(engine, plan, world, dialect or SparkText())
+def kept(
+    engine: Engine,
+    plan: Plan,
+    world: World,
+    dialect: Dialect | None = None,
+    *,
+    keyed: Callable[[], KeyedFacts | None] = lambda: None,
+) -> list[Row]:
+    """All rows as the runner keeps them, epoch after epoch, by the texts of a dialect.
+
+    `keyed` gives a run what facts are found by.
+    """
+    rows = stored(engine, plan, world, dialect or SparkText(), keyed=keyed)
     return [_visible(plan, row) for row in rows.values()]
 
 
 def stored(
-    engine: Engine, plan: Plan, world: World, dialect: Dialect
+    engine: Engine,
+    plan: Plan,
+    world: World,
+    dialect: Dialect,
+    *,
+    keyed: Callable[[], KeyedFacts | None] = lambda: None,
 ) -> dict[tuple[object, ...], Row]:
     """What the runner's table has in the end, by key, hidden columns too."""
     target: dict[tuple[object, ...], Row] = {}
     before = 0
     for epoch in world.epochs:
-        run = WorldEngine(engine, plan, world.until(epoch), dialect, target)
+        run = WorldEngine(engine, plan, world.until(epoch), dialect, target, keyed())
         changes = changed_rows(run, plan, Epoch(before), Epoch(epoch))
         rows = [plain(row) | {"_epoch": epoch} for row in changes.to_pylist()]
         _merge(target, plan, rows)
