@@ -54,6 +54,12 @@ _TEXT_OPTIONS = "-c IntervalStyle=iso_8601 -c bytea_output=hex -c extra_float_di
 """Those of `cdc.columns.TEXT_SETTINGS` that the driver leaves as a role or a database has them
 where it reads a slot: with `extra_float_digits = 0` floats would lose digits."""
 _WHOLE_TABLES = "-c row_security=off"
+_UNHURRIED = (
+    "-c statement_timeout=0 -c lock_timeout=0 -c idle_session_timeout=0"
+    " -c idle_in_transaction_session_timeout=0"
+)
+"""A role or a database may have them for its applications: a snapshot takes as long as it takes,
+and what asks the catalog rests between one DDL and the next, amid a transaction."""
 _JSON = "org.apache.kafka.connect.json.JsonConverter"
 _CONVERTER = "io.apicurio.registry.utils.converter.AvroConverter"
 
@@ -159,7 +165,7 @@ class CaptureConnector:
             "text.type": "penstock.connect.PostgresText",
             "text.placeholder": PLACEHOLDER,
             "text.columns": self.columns,
-            "driver.options": f"{_TEXT_OPTIONS} {_WHOLE_TABLES}",
+            "driver.options": f"{_TEXT_OPTIONS} {_WHOLE_TABLES} {_UNHURRIED}",
             "transforms": "nulls,names",
             "transforms.nulls.type": "penstock.connect.KeepNulls",
             "transforms.names.type": "penstock.connect.ColumnNames",

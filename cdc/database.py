@@ -17,6 +17,25 @@ Row = dict[str, object]
 Connection = psycopg.Connection[Row]
 
 _CONNECT_TIMEOUT_S = 10
+_SETTINGS = {
+    "client_encoding": "UTF8",
+    "quote_all_identifiers": "off",
+    "default_transaction_read_only": "off",
+    "default_transaction_isolation": "read committed",
+    "default_transaction_deferrable": "off",
+    "statement_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+    "idle_session_timeout": "0",
+    "transaction_timeout": "0",
+}
+"""What a role or a database may have set otherwise, for the applications that use it: names that
+have no letters in its encoding, texts of the catalog that are written in another way, an end amid
+a wait of ours. A server that does not know one of them has none."""
+_SET = """
+SELECT set_config(wanted.name, wanted.setting, false)
+  FROM unnest(%s::text[], %s::text[]) AS wanted (name, setting)
+ WHERE current_setting(wanted.name, true) IS NOT NULL
+"""
 
 
 @contextmanager
@@ -35,6 +54,7 @@ def connected(dsn: str) -> Iterator[Connection]:
             application_name="penstock",
             row_factory=dict_row,
         ) as connection:
+            connection.execute(_SET, (list(_SETTINGS), list(_SETTINGS.values())))
             yield connection
     except psycopg.Error as error:
         raise _wrapped(error, dsn) from error

@@ -125,6 +125,9 @@ SELECT jsonb_build_object(
                   WHERE i.indrelid = c.oid AND i.indisprimary
                     -- What a key INCLUDEs tells no rows apart.
                     AND k.place <= i.indnkeyatts),
+         -- An UPDATE may give a row the key that another one has still.
+         'deferrable', EXISTS (SELECT FROM pg_index i
+                   WHERE i.indrelid = c.oid AND i.indisprimary AND NOT i.indimmediate),
          'columns', (SELECT coalesce(jsonb_agg(described ORDER BY attnum), '[]') FROM resolved))
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE c.oid = relid

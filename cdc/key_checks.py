@@ -21,14 +21,14 @@ _IDENTITIES = {"d": "default", "f": "full", "i": "index", "n": "nothing"}
 _LOOKED_AT = 1_000_000
 _LOOK_TIMEOUT = "10s"
 _UNIQUE_INDEX = """
-SELECT c.relkind = 'p' AS parted, EXISTS (
-  SELECT FROM pg_index i
-   WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid AND i.indimmediate
+SELECT c.relkind = 'p' AS parted, (
+  SELECT bool_or(i.indimmediate) FROM pg_index i
+   WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid
      AND i.indpred IS NULL AND i.indexprs IS NULL
      AND NOT EXISTS (
        SELECT FROM unnest(i.indkey) WITH ORDINALITY AS k(attnum, place)
          JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-        WHERE k.place <= i.indnkeyatts AND a.attname <> ALL (%s))) AS there
+        WHERE k.place <= i.indnkeyatts AND a.attname <> ALL (%s))) AS immediate
   FROM pg_class c WHERE c.oid = %s::regclass
 """
 
@@ -162,12 +162,23 @@ def unique_checks(connection: Connection, table: str, key: Sequence[str]) -> Ite
     """Look whether rows of a table have equal declared keys: they would be one row of the lake.
 
     A unique index answers that; without one a million rows are looked at, for ten seconds at most.
+    A constraint that is DEFERRABLE lets rows have one key for a while, and no order of their
+    changes tells which of them is left.
     """
     name = _quoted(table)
     row = connection.execute(_UNIQUE_INDEX, (list(key), name)).fetchone()
-    if row is None or row["there"]:
+    if row is None or row["immediate"]:
         return
     columns = ", ".join(key)
+    if row["immediate"] is False:
+        yield Check(
+            subject=f"table {table}",
+            required=UNIQUE,
+            found=f"DEFERRABLE: an UPDATE may give a row the {columns} that another one has still",
+            ok=False,
+            fix=f"Make the unique constraint of {name} anew, NOT DEFERRABLE",
+        )
+        return
     rows, doubled = _doubled(connection, name if row["parted"] else f"ONLY {name}", key)
     if doubled:
         yield Check(

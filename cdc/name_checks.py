@@ -14,7 +14,7 @@ from cdc.admission import Check, quoted
 from cdc.database import split_table
 from cdc.options import TableOptions
 from schemas.identifiers import topic_part
-from schemas.lake_columns import TWIN, numbers
+from schemas.lake_columns import TWIN, folded, numbers
 
 TOLD_APART = "column names that the connector can tell apart"
 OWN_TOPIC = "a topic whose name Kafka can tell apart"
@@ -73,16 +73,16 @@ def twin_checks(
     rows are told apart, declared or not. `copied`: we read the rows that are there, and not the
     connector.
     """
-    count = Counter(name.lower() for name in columns)
-    twins = {name for name in columns if count[name.lower()] > 1}
+    count = Counter(map(folded, columns))
+    twins = {name for name in columns if count[folded(name)] > 1}
     later = {name for name, number in zip(columns, numbers(columns), strict=True) if number > 1}
-    veiled = {name.lower() for name in (*options.exclude, *options.veiled)}
+    veiled = {folded(name) for name in (*options.exclude, *options.veiled)}
     reasons = (
         ({name for name in columns if _MARKED.search(name)}, "it ends as a numbered name does"),
         (set() if copied else twins, 'the connector cannot read them; or use snapshot = "copy"'),
         (later.intersection(key), "the key's column comes after one that it differs from by case"),
         (
-            {name for name in twins if name.lower() in veiled},
+            {name for name in twins if folded(name) in veiled},
             "the connector would leave out, mask or hash both",
         ),
     )

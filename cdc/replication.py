@@ -221,7 +221,8 @@ def withdraw_refusing(connection: Connection, name: str) -> tuple[str, ...]:
               AND CASE l.relreplident
                WHEN 'n' THEN true
                WHEN 'd' THEN NOT EXISTS (
-                 SELECT FROM pg_index i WHERE i.indrelid = l.oid AND i.indisprimary)
+                 SELECT FROM pg_index i WHERE i.indrelid = l.oid AND i.indisprimary
+                    AND i.indimmediate)
                WHEN 'i' THEN NOT EXISTS (
                  SELECT FROM pg_index i WHERE i.indrelid = l.oid AND i.indisreplident)
                ELSE current_setting('server_version_num')::int >= 180000 AND EXISTS (

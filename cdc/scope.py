@@ -23,6 +23,7 @@ from cdc.table_checks import (
     HASHED_WHOLE,
     LISTED_IDENTITY,
     MAY_BE_VEILED,
+    NOT_DEFERRABLE,
     OLDEST_COLUMN_LISTS,
     ORDINARY,
     PUBLISHABLE,
@@ -36,7 +37,7 @@ _APART = frozenset(
     (
         *(TOLD_APART, OWN_TOPIC, FOLDER_NAME, NO_ARRAYS, NO_NULLS, TOLD_WHOLE),
         *(KEY_IS_SENT, PLAIN_IDENTITY, IDENTITY, LISTED_IDENTITY, HASHED_WHOLE),
-        *(ORDINARY, _OWN_ROWS),
+        *(ORDINARY, NOT_DEFERRABLE, _OWN_ROWS),
     )
 )
 """What a table lacks that is held where its source runs on."""
@@ -81,7 +82,7 @@ SELECT DISTINCT n.nspname || '.' || c.relname AS name
   FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
   JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE n.nspname || '.' || c.relname = ANY (%s) AND a.attnum > 0 AND NOT a.attisdropped
- GROUP BY n.nspname, c.relname, lower(a.attname) HAVING count(*) > 1
+ GROUP BY n.nspname, c.relname, lower(upper(a.attname)) HAVING count(*) > 1
  ORDER BY 1
 """
 

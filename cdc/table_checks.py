@@ -32,6 +32,7 @@ HASHED_WHOLE = "REPLICA IDENTITY FULL, for large values that an UPDATE leaves al
 LISTED_IDENTITY = "REPLICA IDENTITY DEFAULT, where excluded columns stay in the database"
 MAY_BE_VEILED = "columns that may be excluded, masked or hashed"
 PUBLISHABLE = "ownership, or a publication that covers it"
+NOT_DEFERRABLE = "a primary key that is not DEFERRABLE"
 HASH_CHARACTERS = 64
 _FOUND = f"""
 SELECT c.relkind, c.relpersistence,
@@ -206,7 +207,7 @@ def _deferrable(subject: str, table: str) -> Check:
     # An UPDATE may give a row the key of one that has it still: no order of changes tells.
     return Check(
         subject=subject,
-        required="a primary key that is not DEFERRABLE",
+        required=NOT_DEFERRABLE,
         found="DEFERRABLE",
         ok=False,
         fix=f"Make the primary key of {table} anew, NOT DEFERRABLE",

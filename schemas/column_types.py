@@ -207,7 +207,8 @@ def _is_foreign(avro: Mapping[str, Any]) -> bool:
 
 def _numeric(source: debezium.SourceType) -> ColumnType:
     if source.decimal is None:
-        return ColumnType(pa.string(), debezium.numeric_text)
+        text = debezium.whole_text if source.is_whole else debezium.numeric_text
+        return ColumnType(pa.string(), text)
     kind = pa.decimal128(*source.decimal)
 
     def convert(text: str) -> Decimal | None:

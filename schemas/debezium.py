@@ -79,6 +79,9 @@ def is_unchanged(value: object) -> bool:
             return False
 
 
+_ELEVEN_BITS = 2048
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceType:
     """A column's type in the source database, as `NUMERIC` 12 2; arrays begin with `_`."""
@@ -94,10 +97,17 @@ class SourceType:
             return 19, 2
         if self.name.lstrip("_") != "NUMERIC":
             return None
-        # Debezium reads a negative scale as an 11-bit number: numeric(5,-2) has 2046.
-        scale = self.scale - 2048 if self.scale > 1023 else self.scale
+        scale = self.scale - _ELEVEN_BITS if self.is_whole else self.scale
         precision = max(self.length - min(scale, 0), scale)
         return (precision, max(scale, 0)) if 0 < precision <= 38 else None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its scale is negative, so that its values are whole numbers.
+
+        Debezium reads the scale as a number of eleven bits: a numeric(5, -2) has 2046.
+        """
+        return self.scale >= _ELEVEN_BITS // 2
 
 
 def source_type(parameters: Mapping[str, str]) -> SourceType | None:
@@ -141,6 +151,11 @@ def source_column(parameters: Mapping[str, str]) -> SourceColumn:
 def numeric_text(text: str) -> str:
     """Write a numeric as PostgreSQL does: `NaN` and `Infinity` instead of Debezium's words."""
     return _SPECIAL.get(text, text)
+
+
+def whole_text(text: str) -> str:
+    """Write one of a negative scale as PostgreSQL does: Debezium has zeros behind its point."""
+    return numeric_text(text).partition(".")[0]
 
 
 def clamped_date(days: int) -> int:

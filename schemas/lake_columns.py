@@ -79,6 +79,21 @@ TWIN = "\uf8ff"
 """Stands between a column's name and its number where another one differs in letter case only."""
 
 
+def folded(name: str) -> str:
+    """Return what names have in common that are one to those who read them without letter case.
+
+    As Java compares them, and with it the connector and Spark: by the capital of each letter, and
+    then by its small one. So `\u03bc` is the micro sign, too, and the dotless `\u0131` is an `i`.
+    """
+    return name.lower() if name.isascii() else "".join(map(_folded, name))
+
+
+def _folded(letter: str) -> str:
+    capital = letter.upper()
+    # A letter whose other case is several has none to Java, but for the dotted capital I.
+    return (capital if len(capital) == 1 else letter).lower()[0]
+
+
 def lake_columns(names: Sequence[str], ours: Collection[str] = ()) -> tuple[str, ...]:
     """Return what the columns `names` of one table or object are called in the lake, in order."""
     found: list[str] = []
@@ -86,10 +101,10 @@ def lake_columns(names: Sequence[str], ours: Collection[str] = ()) -> tuple[str,
     for name in names:
         column = free = _beside(name, ours)
         number = 1
-        while free.lower() in taken or (number > 1 and free in names):
+        while folded(free) in taken or (number > 1 and free in names):
             number += 1
             free = f"{column}__{number}"
-        taken.add(free.lower())
+        taken.add(folded(free))
         found.append(free)
     return tuple(found)
 
@@ -104,10 +119,10 @@ def numbers(names: Sequence[str]) -> tuple[int, ...]:
 
     A number is passed over where the name that it would give in the lake is another column's.
     """
-    every = {name.lower() for name in names}
+    every = {folded(name) for name in names}
     last: dict[str, int] = {}
     found: list[int] = []
-    for one in map(str.lower, names):
+    for one in map(folded, names):
         number = last.get(one, 0) + 1
         # `_beside` may put an underscore more between name and number.
         while number > 1 and not every.isdisjoint((f"{one}__{number}", f"{one}___{number}")):
@@ -152,7 +167,7 @@ def field_names(names: Sequence[str]) -> dict[str, str]:
 def _beside(name: str, ours: Collection[str]) -> str:
     if ours and name.startswith("__"):
         return f"{name}_"
-    bare = name.lower()
+    bare = folded(name)
     while bare not in ours and bare.endswith("_"):
         bare = bare[:-1]
     return f"{name}_" if bare in ours else name

@@ -57,7 +57,8 @@ class SchemaChange:
     `kind`: create, alter, drop, describe. `renamed` is the attnum that a RENAME COLUMN was about,
     0 without. `rewritten` are PostgreSQL's reasons for rewriting the table, as bits. `using`: the
     command computes values, as far as its text shows. `key` are lake names; `key_alone`: none of
-    them is only included in it, as in older messages. `root` is the partitioned table whose
+    them is only included in it, as in older messages; `deferrable`: rows may share one for a while,
+    up to a transaction's end. `root` is the partitioned table whose
     partition this is; `partitions` the leaves of a partitioned one, `filled` those of them that had
     rows, None where nobody looked, `unlogged` those that are. A `leaf` is not partitioned itself.
     `identity` is its replica identity, a letter of the catalog's.
@@ -77,6 +78,7 @@ class SchemaChange:
     identity: str = "d"
     key: tuple[str, ...] = ()
     key_alone: bool = False
+    deferrable: bool = False
     columns: tuple[TableColumn, ...] = ()
     renamed: int = 0
     rewritten: int = 0
@@ -129,6 +131,7 @@ def _read(told: Mapping[str, Any]) -> SchemaChange:
         identity=_taken(told, "identity", str, "d"),
         key=captured_columns(_listed(told, "key", str)),
         key_alone=bool(told.get("key_alone")),
+        deferrable=bool(told.get("deferrable")),
         columns=tuple(_column(each, number.get(each["attnum"], 1)) for each in listed),
         renamed=_taken(told, "renamed", int, 0),
         rewritten=_taken(told, "rewritten", int, 0),

@@ -35,7 +35,7 @@ from pipeline.ddl.steps import (
 )
 from pipeline.order import high_of, low_of, places_of
 from schemas.columns import envelope_shape, may_lack_key
-from schemas.lake_columns import OF_CHANGES, captured_name
+from schemas.lake_columns import OF_CHANGES, captured_name, folded
 from schemas.pg_exact import EXACT
 from schemas.pg_text import text_to_lake
 from schemas.pg_types import SourceColumn, lake_type
@@ -58,8 +58,8 @@ _UNTOLD = "its replica identity does not have its key: deletes come without it"
 class Told:
     """A message about one table: its place, what it says, and what was known before (if any).
 
-    `named` are the columns that earlier messages told of, in small letters. `hold` is set when the
-    message itself ends the table as it was: dropped, renamed, taken over.
+    `named` are the columns that earlier messages told of, without letter case. `hold` is set when
+    the message itself ends the table as it was: dropped, renamed, taken over.
     """
 
     order: Order
@@ -178,9 +178,9 @@ def came_untold(message: Told, name: str, shape: Shape) -> bool:
 
     What the lake has of it is theirs. A column that was told of and dropped is no such one.
     """
-    if message.before is None or name.lower() in message.named:
+    if message.before is None or folded(name) in message.named:
         return False
-    return name.lower() in {each.lower() for each in shape}
+    return folded(name) in {folded(each) for each in shape}
 
 
 def known_columns(message: Told, shape: Shape) -> dict[int, TableColumn] | Hold:
@@ -202,15 +202,24 @@ def known_columns(message: Told, shape: Shape) -> dict[int, TableColumn] | Hold:
     return known | {renamed.attnum: old}
 
 
+def _unseen(change: SchemaChange) -> str | None:
+    """Say why changes of a table's rows would not tell from now on what became of each."""
+    if change.persistence == "u":
+        return "it is unlogged now: its changes are not in the WAL"
+    if change.identity in ("i", "n"):
+        return "its replica identity is neither DEFAULT nor FULL: deletes come without its key"
+    if change.deferrable:
+        return "its primary key is DEFERRABLE: an update may give a row the key of another"
+    return None
+
+
 def _unfollowed(
     message: Told, before: Mapping[int, TableColumn], after: Mapping[int, TableColumn]
 ) -> str | None:
     """Name what in a change of the whole table cannot be followed."""
     change, known = message.change, message.before
-    if change.persistence == "u":
-        return "it is unlogged now: its changes are not in the WAL"
-    if change.identity in ("i", "n"):
-        return "its replica identity is neither DEFAULT nor FULL: deletes come without its key"
+    if (reason := _unseen(change)) is not None:
+        return reason
     if known is not None and known.key:
         names = {
             column.name: after[attnum].name for attnum, column in before.items() if attnum in after

@@ -33,6 +33,7 @@ from pipeline.ddl.steps import (
     in_turn,
     shape_after,
 )
+from schemas.lake_columns import folded
 from schemas.pg_types import lake_type
 from schemas.registry import SchemaLookup
 from schemas.widening import common_type, followed_type
@@ -107,10 +108,10 @@ def _followed(message: Told, shape: Shape) -> tuple[Step, ...]:
     added = [column for attnum, column in fresh if attnum not in before]
     known = set(shape_after(shape, in_turn(steps)))
     # A column that was dropped goes on in one of its name, whatever its letter case.
-    gone = {name.lower(): name for name in known - {c.name for c in after.values()}}
+    gone = {folded(name): name for name in known - {c.name for c in after.values()}}
     for column in added:
-        if column.name.lower() in gone and column.name not in known:
-            steps.append(Renamed(gone[column.name.lower()], column.name))
+        if folded(column.name) in gone and column.name not in known:
+            steps.append(Renamed(gone[folded(column.name)], column.name))
         elif column.name not in known:
             steps.append(Added(column.name, lake_type(column.column)))
     return in_turn(steps)

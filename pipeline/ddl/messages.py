@@ -19,6 +19,7 @@ from kernel.errors import SchemaViolation
 from pipeline.ddl.evolution import Told, hold_of
 from pipeline.ddl.steps import Order
 from pipeline.order import NEEDED, places_of
+from schemas.lake_columns import folded
 from schemas.schema_change import SchemaChange, parse_schema_change
 
 log = logging.getLogger(__name__)
@@ -88,7 +89,7 @@ class _Known:
         told: list[tuple[str, Told]] = []
         before = self._by_oid.get(change.oid)
         named = self._columns.get(change.oid, frozenset())
-        self._columns[change.oid] = named | {c.name.lower() for c in change.by_attnum().values()}
+        self._columns[change.oid] = named | {folded(c.name) for c in change.by_attnum().values()}
         message = Told(order=order, change=change, before=before, named=named)
         if before is not None and before.table != change.table:
             reason = f"it is called {change.table} now: later changes are not captured"

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.ddl.unchanged_values import UNCHANGED
-from schemas.lake_columns import TWIN
+from schemas.lake_columns import TWIN, folded
 from schemas.pg_exact import EXACT, renamed_exact
 
 Order = tuple[int, int]
@@ -221,8 +221,8 @@ def in_turn(steps: Sequence[Step]) -> tuple[Step, ...]:
     waiting = [step for step in steps if isinstance(step, Renamed)]
     done: list[Step] = []
     while waiting:
-        taken = Counter(step.old.lower() for step in waiting)
-        free = [s for s in waiting if taken[s.new.lower()] <= (s.old.lower() == s.new.lower())]
+        taken = Counter(folded(step.old) for step in waiting)
+        free = [s for s in waiting if taken[folded(s.new)] <= (folded(s.old) == folded(s.new))]
         if free:
             done.append(free[0])
             waiting.remove(free[0])
@@ -237,7 +237,7 @@ def in_turn(steps: Sequence[Step]) -> tuple[Step, ...]:
 def _called(rows: pa.Table | pa.Schema, name: str) -> list[str]:
     """Return the columns of that name, whatever their letter case: a lake has one of them."""
     schema = rows if isinstance(rows, pa.Schema) else rows.schema
-    return [each for each in schema.names if each.lower() == name.lower()]
+    return [each for each in schema.names if folded(each) == folded(name)]
 
 
 def _put(rows: pa.Table, name: str, column: pa.ChunkedArray) -> pa.Table:

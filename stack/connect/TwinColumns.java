@@ -13,7 +13,6 @@ import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
-import java.util.Locale;
 import java.util.Map;
 import java.util.Set;
 import java.util.function.BooleanSupplier;
@@ -41,11 +40,11 @@ final class TwinColumns {
     /** Returns names that differ by more than case, for those of one table in their order. */
     static List<String> apart(List<String> names) {
         Set<String> all = new HashSet<>();
-        names.forEach(name -> all.add(lower(name)));
+        names.forEach(name -> all.add(folded(name)));
         Map<String, Integer> numbers = new HashMap<>();
         List<String> apart = new ArrayList<>();
         for (String name : names) {
-            String one = lower(name);
+            String one = folded(name);
             int number = numbers.getOrDefault(one, 0) + 1;
             // One underscore more stands behind names that would be ours.
             while (number > 1 && (all.contains(one + "__" + number) || all.contains(one + "___" + number))) {
@@ -75,7 +74,7 @@ final class TwinColumns {
         catalog.query(ALL, rows -> {
             while (rows.next()) {
                 TableId table = new TableId(null, rows.getString(1), rows.getString(2));
-                if (captured.isIncluded(table) && !seen.add(List.of(table, lower(rows.getString(3))))) {
+                if (captured.isIncluded(table) && !seen.add(List.of(table, folded(rows.getString(3))))) {
                     hidden.add(table);
                 }
             }
@@ -93,7 +92,9 @@ final class TwinColumns {
         field.set(into, filter);
     }
 
-    private static String lower(String name) {
-        return name.toLowerCase(Locale.ROOT);
+    /** As {@link String#CASE_INSENSITIVE_ORDER}, by which Debezium finds columns, compares letters. */
+    private static String folded(String name) {
+        return name.codePoints().map(Character::toUpperCase).map(Character::toLowerCase)
+                .collect(StringBuilder::new, StringBuilder::appendCodePoint, StringBuilder::append).toString();
     }
 }

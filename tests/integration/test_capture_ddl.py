@@ -226,6 +226,11 @@ def test_what_a_key_only_includes_is_not_told_as_a_part_of_it(shop: Listener) ->
     assert (told.key, told.key_alone) == (("b", "a"), True)
 
 
+def test_a_key_that_is_made_deferrable_is_told_as_such(shop: Listener) -> None:
+    made = "ALTER TABLE item DROP CONSTRAINT item_pkey, ADD PRIMARY KEY (id)"
+    assert [shop.one(f"{made} {how}").deferrable for how in ("DEFERRABLE", "")] == [True, False]
+
+
 def test_types_tell_of_tables_that_have_them_by_domains(shop: Listener) -> None:
     shop.run(
         "CREATE DOMAIN feeling AS mood",

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import psycopg
 import pyarrow as pa
 import pytest
 
 from apps.settings import Settings
 from schemas.pg_exact import EXACT
 from schemas.records import Operation
+from tests.support.services.waiting import until
 from tests.support.sources.capturing import Captured, prepare
 
 ODD_SETTINGS = """
@@ -21,13 +23,21 @@ DO $$
 DECLARE setting text;
 BEGIN
   FOREACH setting IN ARRAY ARRAY['extra_float_digits = -5', 'DateStyle = "German, DMY"',
-      'IntervalStyle = sql_standard', 'bytea_output = escape', 'TimeZone = "Asia/Kathmandu"']
+      'IntervalStyle = sql_standard', 'bytea_output = escape', 'TimeZone = "Asia/Kathmandu"',
+      'client_encoding = LATIN1', 'quote_all_identifiers = on', 'idle_session_timeout = 2000',
+      'idle_in_transaction_session_timeout = 2000', 'default_transaction_deferrable = on']
   LOOP
     EXECUTE format('ALTER DATABASE %I SET %s', current_database(), setting);
   END LOOP;
 END $$;
 """
-"""How a database may have its values printed: nothing of it may reach the stream."""
+"""How a database may have its values printed, and its sessions bounded: nothing of it may reach the
+stream, or end it."""
+RESTING = """
+SELECT FROM pg_stat_activity
+ WHERE datname = current_database() AND application_name LIKE 'Debezium%' AND state LIKE 'idle%'
+   AND now() - state_change > interval '3 seconds'
+"""
 TYPES = """
 CREATE TYPE mood AS ENUM ('sad', 'ok', 'happy');
 CREATE DOMAIN positive AS int CHECK (value > 0);
@@ -93,7 +103,7 @@ CREATE TABLE fallbacks (
     place point NOT NULL DEFAULT '(1,2)', area box DEFAULT '((0,0),(1,1))',
     feeling mood NOT NULL DEFAULT 'ok', more positive NOT NULL DEFAULT 7,
     i4s int[] NOT NULL DEFAULT '{1,NULL}', words_all text[] DEFAULT '{}',
-    bits bit(3)[] DEFAULT '{101}'
+    bits bit(3)[] DEFAULT '{101}', "名" text DEFAULT 'no name of LATIN1'
 );
 INSERT INTO fallbacks (id) VALUES (1), (2);
 """
@@ -187,6 +197,19 @@ def test_every_type_arrives_as_postgresql_has_it(kinds: Captured) -> None:
     (row,) = [r for r in kinds.current("public.kinds").to_pylist() if r["id"] == 1]
     assert {name for name, value in row.items() if value is not None} == {"id"}
     assert kinds.rejected == []
+
+
+@pytest.mark.matrix
+def test_sessions_of_the_connector_may_rest_where_those_of_others_may_not(kinds: Captured) -> None:
+    """It would begin again every few seconds, and wait ten of them before it does."""
+
+    def rests() -> bool:
+        with psycopg.connect(kinds.dsn) as connection:
+            found = connection.execute(RESTING.encode()).fetchall()
+        return bool(found)
+
+    kinds.await_stream()
+    until(rests, "a session rests for longer than its database lets others", deadline_s=30)
 
 
 @pytest.mark.matrix

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from apps.settings import Settings
 from lake.layout import Lake
-from tests.integration.test_capture_rare_kinds import PARTED, Kind, Rare
+from tests.integration.test_capture_rare_kinds import PARTED, PLAIN, Kind, Rare
 from tests.support.sources.mirroring import mirrored
 
 LARGE = (
@@ -60,6 +60,14 @@ KINDS: dict[str, Kind] = {
             "DELETE FROM {t} WHERE id = 4",
         ),
         held="its primary key was (id) and is (a)",
+    ),
+    "key_deferred": Kind(
+        made=PLAIN + "ALTER TABLE {t} REPLICA IDENTITY FULL;",
+        run=(
+            "ALTER TABLE {t} DROP CONSTRAINT {t}_pkey, ADD PRIMARY KEY (id) DEFERRABLE",
+            "UPDATE {t} SET id = id + 1",
+        ),
+        held="its primary key is DEFERRABLE",
     ),
     "made_anew": Kind(
         run=("BEGIN", "DROP TABLE {t}", "CREATE TABLE {t} (id int PRIMARY KEY)", "COMMIT"),

@@ -136,6 +136,52 @@ def test_rows_with_equal_declared_keys_are_counted_before_they_become_one(
     assert looked("who")[0][0] is False
 
 
+@pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
+def test_a_key_that_is_made_deferrable_amid_the_stream_holds_its_table_back(
+    postgres_dsn: str, identity: str
+) -> None:
+    """It is no identity any more: as long as its table is published, UPDATEs fail without FULL."""
+    source, _ = declare("shop", dsn=postgres_dsn, tables=("swapped", "sound"))
+    keyed = "ALTER TABLE swapped DROP CONSTRAINT swapped_pkey, ADD PRIMARY KEY (id)"
+    with connected(postgres_dsn) as connection:
+        connection.execute(
+            b"CREATE TABLE sound (id int PRIMARY KEY); CREATE TABLE swapped (id int PRIMARY KEY);"
+            b"INSERT INTO swapped VALUES (1), (2); CREATE PUBLICATION p FOR TABLE sound, swapped"
+        )
+        connection.execute(f"ALTER TABLE swapped REPLICA IDENTITY {identity}".encode())
+        before = fingerprint(source, connection, "p")
+        connection.execute(f"{keyed} DEFERRABLE".encode())
+        assert fingerprint(source, connection, "p") != before
+        scope = scope_of(source, connection, "p", runs=True)
+        assert [*scope.tables] == ["public.sound"]
+        assert "not DEFERRABLE is required" in scope.held["public.swapped"]
+        assert withdraw_refusing(connection, "p") == (
+            ("public.swapped",) if identity == "DEFAULT" else ()
+        )
+        connection.execute("UPDATE swapped SET id = 3 - id")
+        connection.execute(keyed.encode())
+        assert "public.swapped" in scope_of(source, connection, "p", runs=True).tables
+
+
+def test_a_declared_key_that_rows_may_share_for_a_while_is_refused(postgres_dsn: str) -> None:
+    source, _ = declare("s", dsn=postgres_dsn, tables=("seats",), keys={"seats": ("seat",)})
+    with connected(postgres_dsn) as connection:
+        connection.execute(
+            b"CREATE TABLE seats (seat int NOT NULL UNIQUE DEFERRABLE, who text);"
+            b"ALTER TABLE seats REPLICA IDENTITY FULL; INSERT INTO seats VALUES (1, 'a'), (2, 'b')"
+        )
+
+        def refused() -> list[str]:
+            checks = scope_of(source, connection, "p").checks
+            return [c.found for c in checks if c.required in (UNIQUE, GUARDED)]
+
+        assert refused() == [
+            "DEFERRABLE: an UPDATE may give a row the seat that another one has still"
+        ]
+        connection.execute("CREATE UNIQUE INDEX ON seats (seat)")
+        assert refused() == []
+
+
 def test_tables_that_inherit_are_not_published_with_their_parent(postgres_dsn: str) -> None:
     """They have no key of their own: PostgreSQL would refuse the UPDATEs of whoever owns them."""
     with connected(postgres_dsn) as connection:

@@ -292,13 +292,20 @@ def test_a_whole_column_is_read_as_each_value_alone(
 @pytest.mark.parametrize("count", [1, 20], ids=["row by row", "side by side"])
 def test_a_number_of_a_negative_scale_keeps_its_value(count: int) -> None:
     """The connector writes a numeric(5, -2) with 2046 zeros behind its point."""
-    source = {"type": "NUMERIC", "length": "5", "scale": "2046"}
-    parameters = {f"__debezium.source.column.{name}": said for name, said in source.items()}
-    column = {"type": "string", "connect.parameters": parameters}
-    schema = {"type": "record", "name": "Row", "fields": [{"name": "n", "type": column}]}
-    row = framed(schema, {"n": f"-64600.{'0' * 2046}"})
-    rows = decode_rows([row] * count, text(schema), "self")
-    assert rows["n"].to_pylist() == [Decimal(-64600)] * count
+
+    def read(said: str, **source: str) -> list[object]:
+        parameters = {f"__debezium.source.column.{name}": text for name, text in source.items()}
+        column = {"type": "string", "connect.parameters": {**parameters}}
+        schema = {"type": "record", "name": "Row", "fields": [{"name": "n", "type": column}]}
+        rows = decode_rows([framed(schema, {"n": said})] * count, text(schema), "self")
+        return rows["n"].to_pylist()
+
+    tens = read(f"-64600.{'0' * 2046}", type="NUMERIC", length="5", scale="2046")
+    assert tens == [Decimal(-64600)] * count
+    long = f"64{'0' * 38}"
+    large = {"type": "NUMERIC", "length": "30", "scale": "2038"}
+    assert read(f"{long}.{'0' * 2038}", **large) == [long] * count
+    assert read("NAN", **large) == ["NaN"] * count
 
 
 def keys_of(kind: dict[str, object], *values: object) -> pa.ChunkedArray:

@@ -315,6 +315,16 @@ def test_a_column_that_a_key_only_includes_is_none_of_it_in_newer_messages(lake:
     assert folding.held[TABLE].reason == "its primary key was (id) and is (id, a)"
 
 
+def test_a_key_that_rows_may_share_for_a_while_holds_its_table(lake: Lake) -> None:
+    item = Item()
+    item.tell("describe", deferrable=False)
+    item.write("c", 1)
+    item.tell(deferrable=True)
+    folding = Folding(lake, item)
+    folding.run(item.log)
+    assert "its primary key is DEFERRABLE" in folding.held[TABLE].reason
+
+
 def test_a_message_that_the_triggers_did_not_write_tells_nothing(
     lake: Lake, caplog: pytest.LogCaptureFixture
 ) -> None:

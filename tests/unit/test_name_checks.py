@@ -8,6 +8,7 @@ from cdc.database import split_table
 from cdc.name_checks import measured_topic, name_checks, topic_checks, twin_checks
 from cdc.options import PLAIN, TableOptions
 from kernel.errors import InvalidRequest
+from schemas.lake_columns import numbers
 
 
 @pytest.mark.parametrize("name", ["a,b", "a;b", "a:b", "a ", "a\n"])
@@ -50,6 +51,19 @@ def test_a_dot_in_a_name_is_refused_with_its_remedy(name: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         split_table(name)
     assert "rename it" in refused.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        *(("\u00b5", "\u03bc"), ("i", "\u0131"), ("s", "\u017f"), ("\u03c2", "\u03c3")),
+        *(("\u0130", "I"), ("K", "\u212a"), ("\u01c5", "\u01c6"), ("ß", "\u1e9e")),
+    ],
+)
+def test_letters_that_have_one_capital_differ_by_case(one: str, other: str) -> None:
+    """The connector and Spark compare names as Java does, and would take one for the other."""
+    assert numbers(("id", f"a{one}", f"A{other}")) == (1, 1, 2)
+    assert numbers((one, "ss", "SS", "é", "e")) == (1, 1, 2, 1, 1)
 
 
 def test_columns_that_differ_by_case_are_taken_where_they_can_be_told_apart() -> None:
