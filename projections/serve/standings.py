@@ -108,14 +108,16 @@ def runs(lake: Lake, tables: SmallTables) -> dict[str, LastRun]:
     }
 
 
-def with_sinks(lake: Lake, tables: SmallTables, *, known: frozenset[str]) -> list[str]:
-    """Return the projections that are not dropped and have a sink.
+def with_sinks(lake: Lake, tables: SmallTables, *, known: frozenset[str]) -> dict[str, int]:
+    """Return the live generations of projections that are not dropped and have a sink, by name.
 
     `known` are names that need no look at their statements: to read one takes a second to load.
     """
-    return [
-        each.name for each in _deployed(lake, tables) if each.name in known or _has_sink(each.text)
-    ]
+    return {
+        each.name: each.generation
+        for each in _deployed(lake, tables)
+        if each.name in known or _has_sink(each.text)
+    }
 
 
 def _deployed(lake: Lake, tables: SmallTables) -> list[Entry]:

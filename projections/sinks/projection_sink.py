@@ -24,6 +24,7 @@ from projections.serve.feed_places import FeedPlace
 from projections.serve.lake_tables import rows_in
 from projections.serve.newest_runs import WatchedTable
 from projections.serve.table_steps import Changes, TableSteps
+from projections.sinks.first_runs import has_run
 from projections.sinks.sink_transactions import SinkCursor
 
 _MOST_RECORDS, _MOST_BYTES = 5_000, 16 * 2**20
@@ -121,13 +122,21 @@ class ProjectionSink(Generic[Record]):
         self._behind_since: float | None = None
         self._kept_at = time.monotonic()
         self._cursor: SinkCursor | None = None
+        self._of_generation: int | None = None
         self.state = SinkState(target=target)
 
-    def step(self) -> bool:
-        """Send the next changes, if there are any; return whether there were."""
+    def step(self, generation: int) -> bool:
+        """Send the next changes, if there are any; return whether there were.
+
+        `generation`: the live one, without a run of which the table has nothing to send.
+        """
         self._table.moved()
         if self._table.table is None:
             return False  # Its first run is to come.
+        if self._of_generation != generation:
+            if not has_run(self._table.table, self._projection, generation):
+                return False  # So it is here: the rows are those of what was dropped.
+            self._of_generation = generation
         found = self._look()
         newest = DeltaVersion(self._table.table.version())
         if self._cursor is None and self._outlet.repeats:

@@ -116,7 +116,7 @@ class Sinks:
 
     def step(self) -> bool:
         """Send what is due of each sink; return whether anything was sent."""
-        wanted = self._wanted()
+        wanted, live = self._wanted()
         for name in self.states.keys() - wanted.keys():
             self._forget(name)
         busy = False
@@ -135,7 +135,7 @@ class Sinks:
                 continue
             try:
                 sink = self._sink(name, decl)
-                busy |= sink.step()
+                busy |= sink.step(live[name])
                 self.states[name] = sink.state
                 self._metrics.stands(name, sink.state)
                 self._troubles.pop(name, None)
@@ -151,10 +151,12 @@ class Sinks:
             self._epochs.moved()
         return bool(self._epochs.table_id)
 
-    def _wanted(self) -> dict[str, ProjectionDecl]:
+    def _wanted(self) -> tuple[dict[str, ProjectionDecl], dict[str, int]]:
+        """Return the statements that have a sink, and all live generations."""
         if self._deployment is None or self._deployment.version != self._deployed.version():
             self._deployment = self._deployed.deployment()
-        return {n: d for n, d in self._deployment.declared.items() if d.sink is not None}
+        found = self._deployment
+        return {n: d for n, d in found.declared.items() if d.sink is not None}, found.generations
 
     def _sink(self, name: str, decl: ProjectionDecl) -> ProjectionSink[Any]:
         declared = _sink_of(decl)

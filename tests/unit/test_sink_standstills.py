@@ -18,11 +18,13 @@ from apps.settings import Setting, Settings, load
 from kernel.errors import Incompatible, Misconfigured, Unavailable
 from kernel.positions import DeltaVersion, Epoch, TopicId
 from lake.layout import Lake
-from projections.run.catalog import LIVE, PROJECTION, Entry
+from lake.rows import SmallTables
+from projections.run.catalog import DROPPED, LIVE, PROJECTION, Entry
 from projections.serve.feed_places import FeedPlace
 from projections.serve.row_changes import RowChange
 from projections.serve.table_steps import Changes
 from projections.sinks import projection_sink, sinks
+from projections.sinks.awaited_sinks import AwaitedSinks
 from projections.sinks.placed_transactions import KeyedRecord
 from projections.sinks.sink_records import RecordForm
 from projections.sinks.sink_transactions import SinkCursor
@@ -109,6 +111,25 @@ def error_of(world: SinkWorld, name: str = "report") -> str:
     return str(world.sinks.states[name].error)
 
 
+def test_p10_a_topic_gets_no_row_of_what_was_dropped_under_the_name(
+    world: SinkWorld, broker: Broker
+) -> None:
+    world.deploy(status=DROPPED)
+    world.sinks.step()
+    other = (
+        world.text().replace(world.target, "topic:w.other").replace("key = 'id'", "key = 'word'")
+    )
+    world.made.deployed.put(
+        [Entry(kind=PROJECTION, name="report", generation=2, status=LIVE, text=other)]
+    )
+    assert not world.sinks.step(), "the table has the rows of the one before"
+    assert AwaitedSinks(world.lake, SmallTables()).missing(None) == (), "nobody waits for those"
+    world.made.run("report", words((7, "z")), world.made.epoch(head=2), generation=2)
+    assert AwaitedSinks(world.lake, SmallTables()).missing(None) != ()
+    world.send()
+    assert [topic for topic, _ in broker.sent] == ["w.report", "w.report", "w.other"]
+
+
 @pytest.mark.parametrize("again", [lambda _: None, SinkWorld.restart], ids=["running", "restarted"])
 def test_p10_a_key_that_a_swap_changes_is_refused_before_a_row_is_lost(
     world: SinkWorld, broker: Broker, again: Callable[[SinkWorld], None]
@@ -117,7 +138,8 @@ def test_p10_a_key_that_a_swap_changes_is_refused_before_a_row_is_lost(
     world.made.deployed.put(
         [Entry(kind=PROJECTION, name="report", generation=2, status=LIVE, text=text)]
     )
-    world.made.run("report", words((1, "a"), (1, "b"), (2, "b")), world.made.epoch(head=1))
+    rows = words((1, "a"), (1, "b"), (2, "b"))
+    world.made.run("report", rows, world.made.epoch(head=1), generation=2)
     place = broker.cursors["report", "w.report"].place
     again(world)
     assert "has records by the key id, and the key of report is id, word" in error_of(world)
