@@ -46,6 +46,9 @@ def short(replay: Replay) -> str:
                 f"{begun['done']} of {_slices(begun['slicing']['slices'])}"
                 f"{': ' if why else ''}{why}"
             )
+        case State.BUILDING | State.PAUSED | State.STOPPED if "derived" in replay.detail:
+            why = str(replay.detail.get("error", ""))[:200]
+            return f"{replay.detail['rows']} rows of the log{': ' if why else ''}{why}"
         case State.SWAPPED if "reason" in replay.detail:
             return f"swapped without a good comparison: {str(replay.detail['reason'])[:200]}"
         case State.FAILED:

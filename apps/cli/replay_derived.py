@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -57,6 +58,8 @@ def make_derived(found: Settings, name: str, into: Lake | None) -> Replay:
     from replay.derivations.derivation_plan import plan_derivation, refuse_no_room
     from replay.derivations.lake_schemas import LakeSchemas
 
+    # What fails of a table is raised, and told by the command: not with its stack as well.
+    logging.getLogger("penstock.tables").addHandler(logging.NullHandler())
     site = site_of(found, fields=False, into=into)
     refuse_no_room(plan_derivation(site, name))
     made = Derivation(

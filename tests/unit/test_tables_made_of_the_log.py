@@ -24,6 +24,7 @@ from replay.cancel import cancel
 from replay.derivations.derivation import Derivation
 from replay.derivations.derivation_check import verify_derived
 from replay.derivations.derivation_plan import plan_derivation
+from replay.pages import short
 from replay.verify import Expectation, Verdict
 from schemas.debezium import PLACEHOLDER
 from tests.support.lake.followed_item import HISTORY, FollowedItem
@@ -165,7 +166,7 @@ def test_a_schema_that_is_lost_stops_a_table_of_the_log_until_it_is_found(
             build(site, registry, PLACED, most_rows=-1)
         (stopped,) = book.of(PLACED)
         assert (stopped.state, stopped.detail["rows"]) == (State.STOPPED, 1)
-        assert f"schema {lost.id}" in str(stopped.detail["error"])
+        assert short(stopped) == f"1 rows of the log: the lake has not noted schema {lost.id}"
         seen = Tables().read(site.place.path("typed/events.order.placed"))
         assert seen is not None
         assert seen.num_rows == 0, "what is not whole, readers do not see"
