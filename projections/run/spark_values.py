@@ -270,7 +270,8 @@ def divided(dividend: str, divisor: str, digits: int, scale: int) -> str:
 
 
 def _rounded_quotient(dividend: Decimal, divisor: Decimal, scale: int) -> Decimal:
-    top, bottom = abs(dividend).as_integer_ratio(), abs(divisor).as_integer_ratio()
+    # `abs` would round what has more than 28 digits.
+    top, bottom = (each.copy_abs().as_integer_ratio() for each in (dividend, divisor))
     above, below = top[0] * bottom[1] * 10**scale, top[1] * bottom[0]
     units = (2 * above + below) // (2 * below)
     sign = -1 if (dividend < 0) != (divisor < 0) else 1

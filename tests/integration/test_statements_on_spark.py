@@ -21,10 +21,14 @@ from projections.sql.plans.plan import Plan
 from tests.integration.test_scalars_on_spark import plain, table
 from tests.integration.test_sql_spark import _over
 from tests.support.oracles.statement_values import (
+    FRAMES,
+    ORDERED_FRAMES,
     STATEMENT_KINDS,
     VALUES,
     aggregates,
     choices,
+    frames,
+    percentiles,
     ranks,
     statement_rows,
 )
@@ -46,8 +50,11 @@ class _Engines:
         self.small = duckdb.connect()
         register_scalars(self.small)
 
-    def compare(self, key: str, written: str) -> None:
-        """Compare what three computations give: types, and rows by their bits."""
+    def compare(self, key: str, written: str) -> bool:
+        """Compare what three computations give: types, and rows by their bits.
+
+        Say whether the small one was among them.
+        """
         query = written.format(r="FROM STREAM r", j="STREAM r")
         made = _over(query, STATEMENT_KINDS, key=key)
         self._register(made)
@@ -60,6 +67,7 @@ class _Engines:
             text = f"SELECT {names} FROM ({rows_sql(made.tree, TEXT)}) AS t"
             ours = self.small.sql(text).to_arrow_table()
             self._same(_known(ours, key).cast(expected.schema), expected, "in small", written)
+        return made.small
 
     def _register(self, made: Plan) -> None:
         for scan in scans(made.tree):
@@ -103,8 +111,46 @@ def _listed(calls: Iterator[str]) -> str:
     return ", ".join(f"{call} AS v{place}" for place, call in enumerate(dict.fromkeys(calls)))
 
 
-def test_aggregates_have_the_types_of_spark(engines: _Engines) -> None:
-    engines.compare("g", f"SELECT g, {_listed(aggregates())} {{r}} WHERE k < 0 GROUP BY g")
+def _compare_groups(engines: _Engines, calls: Iterator[str], *, small: bool = True) -> None:
+    # Beside distinct values Spark itself fails on the order of a list.
+    alone, each_once = [], []
+    for call in calls:
+        (each_once if "DISTINCT" in call else alone).append(call)
+    for some in filter(None, (alone, each_once)):
+        written = f"SELECT g, {_listed(iter(some))} {{r}} GROUP BY g"
+        assert engines.compare("g", written) is small
+
+
+def test_aggregates_have_the_values_of_spark(engines: _Engines) -> None:
+    _compare_groups(engines, (call for c in "xis" for call in aggregates(c)))
+    _compare_groups(engines, (call for c in "xi" for call in percentiles(c)))
+
+
+@pytest.mark.matrix
+def test_aggregates_of_other_types_have_the_values_of_spark(engines: _Engines) -> None:
+    _compare_groups(engines, (call for c in VALUES if c not in "xis" for call in aggregates(c)))
+    _compare_groups(engines, (call for c in "np" for call in percentiles(c)))
+    _compare_groups(engines, (call for c in "oh" for call in percentiles(c)), small=False)
+
+
+def test_sets_of_groups_are_told_as_spark_tells_them(engines: _Engines) -> None:
+    told = "GROUPING(g) AS og, GROUPING(b) AS ob, GROUPING_ID(g, b) AS bits, GROUPING_ID() AS id"
+    groups = "coalesce(g, 'none') AS l, coalesce(CAST(b AS STRING), 'none') AS m"
+    written = f"SELECT {groups}, {told}, SUM(p) AS s {{r}} GROUP BY CUBE (g, b)"
+    assert engines.compare("l, m, bits", written)
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        pytest.param(
+            each, marks=[pytest.mark.matrix] * (each != f"PARTITION BY g {ORDERED_FRAMES[0]}")
+        )
+        for each in FRAMES
+    ],
+)
+def test_frames_have_the_values_of_spark(engines: _Engines, around: str) -> None:
+    assert engines.compare("k", f"SELECT k, {_listed(frames(around))} {{r}}")
 
 
 @pytest.mark.parametrize(

@@ -158,6 +158,9 @@ def test_explain_says_what_is_kept_and_what_late_rows_do() -> None:
     answer = json.loads(json.dumps(document(found)))
     assert answer["operators"][-1] == "    stream events.flight.departed (carrier, distance)"
     assert not any("state:" in line for line in answer["operators"])
+    assert "no zero with a sign" not in text
+    found = made(f"SELECT carrier, MAX(distance) AS most {FROM} GROUP BY carrier", key="carrier")
+    assert "no zero with a sign" in page(found)
     assert answer["columns"][1] == {
         "name": "total",
         "type": "DOUBLE",

@@ -181,7 +181,8 @@ def _of_set(node: exp.Expr, absent: dict[str, exp.Expr], meanings: GroupingMeani
 
     def replaced(found: exp.Expr) -> exp.Expr:
         if isinstance(found, exp.Grouping):
-            return exp.Literal.number(1 if meanings.text(found.expressions[0]) in absent else 0)
+            bit = 1 if meanings.text(found.expressions[0]) in absent else 0
+            return exp.cast(exp.Literal.number(bit), "TINYINT", dialect="spark")
         # A condition in FILTER is asked of each row, as the argument beside it is.
         of_rows = (exp.Filter, *AGGREGATES)
         inside = isinstance(found, of_rows) or found.find_ancestor(*of_rows) is not None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from sqlglot import exp
 
 from projections.sql.operators.column_origins import column_origins
@@ -134,13 +136,22 @@ def notes_of(
     ]
     notes += _folds(tree)
     texts = [render(item) for item in decl.query.expressions]
-    doubles = grouped and any(each.type == "DOUBLE" for each in read.columns)
-    if doubles and any("SUM(" in text or "AVG(" in text for text in texts):
-        notes.append(
+    if grouped and any(each.type == "DOUBLE" for each in read.columns):
+        notes += _of_doubles(texts)
+    return tuple(notes)
+
+
+def _of_doubles(texts: Sequence[str]) -> Iterator[str]:
+    if any("SUM(" in text or "AVG(" in text for text in texts):
+        yield (
             "sums of DOUBLE are exact, and rounded once: a rebuild gives the same bits, whatever "
             "the order; what computes a group from all its rows has their values in memory at once"
         )
-    return tuple(notes)
+    if any("MIN(" in text or "MAX(" in text for text in texts):
+        yield (
+            "the least and the greatest DOUBLE have no zero with a sign: 0.0 stands for -0.0, too, "
+            "where Spark's own gives whichever it met"
+        )
 
 
 def _windows(node: Windowed) -> str:

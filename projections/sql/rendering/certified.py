@@ -48,9 +48,10 @@ from projections.sql.words.time_formats import format_parts, moment_formatted
 
 _NARROWER = {"BIGINT": INTEGERS, "DOUBLE": (*INTEGERS, "FLOAT")}
 """Types that a function's parameter takes beside its own."""
-WHOLE = ("INT", "BIGINT")
-_NUMBERS = (*WHOLE, "DOUBLE")
-_SIMPLE = frozenset(("BOOLEAN", "STRING", "TIMESTAMP", "DATE", "TINYINT", "SMALLINT", *_NUMBERS))
+_NUMBERS = (*INTEGERS, "DOUBLE")
+_SIMPLE = frozenset(("BOOLEAN", "STRING", "TIMESTAMP", "DATE", *_NUMBERS))
+_WITHIN_DOUBLE = ("TINYINT", "SMALLINT", "INT")
+"""Whole numbers of which every one is a DOUBLE."""
 _ALSO_HELD = ("FLOAT", "BINARY")
 """Types of parts that nothing is computed of."""
 _MOST_AVERAGED = 28
@@ -225,7 +226,7 @@ def _known(node: exp.Expr, types: TypeOf) -> bool:
         case exp.Add() | exp.Sub() | exp.Mul() | exp.Div():
             return {types(node.this), types(node.expression)} <= {*_NUMBERS}
         case exp.Mod() | exp.IntDiv():
-            return types(node.this) in WHOLE and types(node.expression) in WHOLE
+            return types(node.this) in INTEGERS and types(node.expression) in INTEGERS
         case exp.TimestampTrunc():
             return types(node.this) == "TIMESTAMP" and node.text("unit").upper() in _UNITS
         case _:
@@ -299,8 +300,8 @@ def _comparable(left: str, right: str) -> bool:
     both = {left, right}
     return (
         (left == right and has_simple_type(left))
-        or both <= {*WHOLE}
-        or both == {"INT", "DOUBLE"}
+        or both <= {*INTEGERS}
+        or both in ({kind, "DOUBLE"} for kind in _WITHIN_DOUBLE)
         or _comparable_by_value(left, right)
         or _comparable_decimals(left, right)
     )

@@ -14,11 +14,11 @@ from kernel.errors import BeyondThisProcess, InvalidRequest
 from projections.sql.operators.tree import Call, Exploded
 from projections.sql.rendering.duckdb_totals import average, ordered, total
 from projections.sql.values.expressions import never_fails, render
-from projections.sql.values.scalar import WHOLE, is_null
+from projections.sql.values.scalar import is_null
 from projections.sql.values.scalars import scalar_of
 from projections.sql.values.types import type_of
 from projections.sql.words.catalog import Column
-from projections.sql.words.decimals import FLOATING, rounded_type
+from projections.sql.words.decimals import FLOATING, INTEGERS, rounded_type
 from projections.sql.words.duckdb_types import duckdb_type
 from projections.sql.words.durations import duration_of, in_us
 from projections.sql.words.functions import function_of
@@ -277,7 +277,7 @@ class _Expressions:
         DuckDB makes `n > 2` of `n + 1 > 3`, where no sum is too large: COALESCE keeps it as it is.
         """
         text = self.text(node)
-        sure = never_fails(node) or self._type(node) not in WHOLE
+        sure = never_fails(node) or self._type(node) not in INTEGERS
         return text if sure else f"coalesce({text}, NULL)"
 
     def _connected(self, node: exp.Expr) -> str:

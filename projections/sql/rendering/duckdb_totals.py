@@ -58,13 +58,13 @@ def ordered(call: Call, value: str, over: str) -> str:
             order = ", ".join(_order(call, value))
             return f"string_agg({word}{value}, {quoted(call.default.name)} ORDER BY {order}){over}"
         case Function.PERCENTILE:
-            values = f"list(CAST({value} AS DOUBLE) + CAST(0 AS DOUBLE)){over}"
-            known = f"list_sort({_known(values)})"
-            part = "0.5" if call.default is None else call.default.name
+            values = f"list_sort({_known(f'list({with_one_zero(value, call)}){over}')})"
             count = f"count({value}){over}"
-            return percentile_sql(
-                f"CAST('{part}' AS DOUBLE)", count, known, "list_extract", "BIGINT"
-            )
+            first, second = "list_extract(ends, 1)", "list_extract(ends, 2)"
+            low, choice = percentile_sql(call, count, first, second)
+            places = ", ".join(f"CAST({low} AS BIGINT) + {place}" for place in (1, 2))
+            chosen = f"list_transform([list_slice({values}, {places})], lambda ends: {choice})"
+            return f"CASE WHEN {count} > 0 THEN list_extract({chosen}, 1) END"
         case Function.MODE:
             one = with_one_zero(value, call)
             return f"mode({one} ORDER BY {one}){over}"

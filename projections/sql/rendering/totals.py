@@ -126,10 +126,10 @@ def ordered_sql(call: Call, value: str, over: str) -> str:
             squares = f"aggregate({values}, {begun}, (so_far, one) -> {next_}, end -> end.total)"
             return variance_sql(call, squares, count)
         case _:
-            # There are two zeros: without a sign it is one.
-            values = f"array_sort(collect_list(CAST({value} AS DOUBLE) + 0D){over})"
-            part = "0.5" if call.default is None else call.default.name
-            return percentile_sql(f"CAST('{part}' AS DOUBLE)", count, values, "element_at", "INT")
+            values = f"array_sort(collect_list({with_one_zero(value, call)}){over})"
+            low, choice = percentile_sql(call, count, "ends[0]", "ends[1]")
+            ends = f"slice({values}, CAST({low} + 1 AS INT), 2)"
+            return f"CASE WHEN {count} > 0 THEN transform(array({ends}), ends -> {choice})[0] END"
 
 
 def _in_order(call: Call, value: str) -> str:
@@ -185,19 +185,20 @@ def element_place(call: Call, count: str, divides: str) -> str:
     return f"greatest(1, ({count} * {numerator} + {whole - 1}) {divides} {whole})"
 
 
-def percentile_sql(part: str, count: str, values: str, element: str, place: str) -> str:
-    """Write the value below which a part of sorted ones lies, between two of them in proportion.
+def percentile_sql(call: Call, count: str, first: str, second: str) -> tuple[str, str]:
+    """Write the place, from 0, of the last of sorted values below a part, and what lies there.
 
-    Both engines have the same operations, in this order: those of Spark's own percentile.
+    `first` and `second` are the value at that place and the next one: the percentile lies between
+    them in proportion. Both engines have the same operations, in this order: those of Spark's own
+    percentile, to which there is nothing between two that are equal.
     """
-    at = f"({part} * CAST({count} - 1 AS DOUBLE))"
+    part = "0.5" if call.default is None else call.default.name
+    at = f"(CAST('{part}' AS DOUBLE) * CAST({count} - 1 AS DOUBLE))"
     low, high = f"floor({at})", f"ceil({at})"
-    first, second = (f"{element}({values}, CAST({end} + 1 AS {place}))" for end in (low, high))
     above, below = f"(CAST({high} AS DOUBLE) - {at})", f"({at} - CAST({low} AS DOUBLE))"
-    between = f"({above} * {first}) + ({below} * {second})"
-    return (
-        f"CASE WHEN {count} > 0 THEN CASE WHEN {low} = {high} THEN {first} ELSE {between} END END"
-    )
+    ours, theirs = (f"CAST({each} AS DOUBLE)" for each in (first, second))
+    between = f"({above} * {ours}) + ({below} * {theirs})"
+    return low, f"CASE WHEN {low} = {high} OR {first} = {second} THEN {ours} ELSE {between} END"
 
 
 def divided_sql(total: str, count: str) -> str:

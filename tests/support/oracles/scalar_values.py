@@ -158,7 +158,28 @@ TRY_CAST(n AS INT); TRY_CAST(n AS TINYINT); TRY_CAST(i AS BIGINT); TRY_CAST(p AS
 TRY_CAST(o AS BIGINT); TRY_CAST(q AS DECIMAL(5,4)); TRY_CAST(n AS DECIMAL(12,2))
 TRY_CAST(CAST(n AS DECIMAL(19,0)) + CAST(m AS DECIMAL(19,0)) AS BIGINT)
 CAST(n AS DECIMAL(19,0)) * CAST(m AS DECIMAL(19,0))
+o / nullif(h, 0); o / nullif(q, 0); 3 / nullif(o, 0); CAST(j AS TINYINT) + CAST(3 AS TINYINT)
+CAST(i % 100 AS SMALLINT) * 3; CAST(j AS TINYINT) < i; CAST(j AS SMALLINT) IN (1, n)
+CAST(j AS TINYINT) % CAST(3 AS TINYINT); CAST(j AS SMALLINT) div 2; abs(CAST(j AS SMALLINT))
+-CAST(j AS TINYINT); CAST(j AS TINYINT) = y; CAST(j AS TINYINT) / 2; CAST(j AS TINYINT) - x
 """
+
+PLAIN_EXPRESSIONS = r"""
+i + j; n - m; x * y; x - y; i * j; x / nullif(y, 0); i / nullif(j, 0); n % nullif(m, 0)
+i div nullif(j, 0); -i; -x; -n; abs(i); abs(x); abs(n); i = j; x < y; s <= u; p > q; d = e
+t >= v; i IN (1, 2, n); s IN ('a', u); x BETWEEN y AND 3; p BETWEEN 0 AND 1; b AND i > 0
+b OR x > 1; NOT b; s || u; concat(s, u); length(s); date_format(t, 'yyyy-MM-dd HH:mm')
+split_part(s, '-', 2); replace(s, 'a', 'bb'); startswith(s, u); endswith(s, u); contains(s, u)
+date_trunc('HOUR', t); date_trunc('DAY', t); unix_micros(t); t + INTERVAL 1 DAY
+w - INTERVAL '2' HOUR; i IS NULL; s <=> u; x <=> y; coalesce(s, u); coalesce(x, y)
+greatest(s, u); least(d, e); greatest(x, y); nullif(s, u); nullif(x, y); nullif(i, j)
+CASE s WHEN 'a' THEN 1 WHEN u THEN 2 ELSE 3 END; CASE x WHEN y THEN 'same' END; if(b, s, u)
+x = y; x > 0; n > i; p = 0; n IS NOT NULL; CAST(i AS BIGINT)
+CAST(i % 100 AS TINYINT) + CAST(j AS TINYINT); CAST(j AS TINYINT) = i; CAST(i % 50 AS TINYINT)
+CAST(i AS DOUBLE); CAST(n AS DOUBLE); CAST(n AS STRING); CAST(i AS STRING); CAST(b AS STRING)
+CAST(s AS STRING); TRY_CAST(s AS INT); TRY_CAST(s AS DOUBLE)
+"""
+"""What both engines have by the same words, and what stands in other functions as an argument."""
 
 
 def written(text: str) -> Iterator[str]:

@@ -23,7 +23,7 @@ STATEMENT_KINDS = {
     "h": "DECIMAL(28,4)",
 }
 VALUES = [name for name in STATEMENT_KINDS if name not in "kg"]
-_NUMBERS = [name for name in VALUES if name in "inxpoh"]
+NUMBERS = [name for name in VALUES if name in "inxpoh"]
 _TIMES: Sequence[datetime] = (
     datetime(1, 1, 1, tzinfo=UTC),
     datetime(1582, 10, 10, 1, 2, 3, 4, tzinfo=UTC),
@@ -60,22 +60,86 @@ def statement_rows(count: int = 60) -> list[Row]:
     return [*drawn, *(nothing | {"k": k, "g": "nothing"} for k in (count, count + 1))]
 
 
-def aggregates() -> Iterator[str]:
-    """Yield aggregates of values of all types."""
-    for c in VALUES:
-        yield from (f"COUNT({c})", f"COUNT(DISTINCT {c})", f"MIN({c})", f"MAX({c})")
-        yield from (f"MAX_BY({c}, k)", f"MIN_BY({c}, k)", f"MAX({c}) FILTER (WHERE i > 0)")
-        yield f"COUNT(DISTINCT {c}) FILTER (WHERE b)"
-    for c in _NUMBERS:
-        within = f"WITHIN GROUP (ORDER BY {c})"
-        yield from (f"MEDIAN({c})", f"PERCENTILE({c}, 0.25)", f"PERCENTILE_CONT(0.9) {within}")
+def aggregates(c: str) -> Iterator[str]:
+    """Yield aggregates of the values of a column."""
+    one = _with_one_zero(c)
+    yield from (f"COUNT({c})", f"COUNT(DISTINCT {c})", f"MAX_BY({c}, k)", f"MIN_BY({c}, k)")
+    yield from (f"MIN({one})", f"MAX({one})", f"MAX({one}) FILTER (WHERE i > 0)")
+    yield from (f"COUNT(DISTINCT {c}) FILTER (WHERE b)", f"MODE() WITHIN GROUP (ORDER BY {one})")
+    if c in NUMBERS:
+        within = f"WITHIN GROUP (ORDER BY {one})"
         yield from (f"PERCENTILE_DISC(0.5) {within}", f"PERCENTILE_DISC(0.07) {within}")
-        yield f"percentile_approx({c}, 0.5)"
-    for c in "iph":
-        yield from (f"AVG({c})", f"AVG(DISTINCT {c})")
-    yield from ("COUNT_IF(x > 1)", "COUNT_IF(i > 1)")
-    yield from ("SUM(i)", "SUM(p)", "SUM(DISTINCT i)", "SUM(i) FILTER (WHERE b)", "BIT_AND(i)")
-    yield from ("BIT_OR(n)", "BIT_XOR(n)", "BOOL_AND(b)", "EVERY(b)", "BOOL_OR(b)", "SOME(b)")
+        yield f"percentile_approx({one}, 0.5)"
+    if c in "iph":
+        yield from (f"AVG({c})", f"AVG(DISTINCT {c})", f"SUM({c})", f"TRY_SUM({c})")
+        yield from (
+            f"SUM(DISTINCT {c})",
+            f"SUM({c}) FILTER (WHERE b)",
+            f"AVG({c}) FILTER (WHERE b)",
+        )
+    match c:
+        case "i":
+            yield from ("BIT_AND(i)", "BIT_XOR(CAST(i % 100 AS SMALLINT))", "SUM(i) / 3")
+            yield from ("SUM(CAST(i % 100 AS TINYINT))", "AVG(CAST(i % 100 AS SMALLINT))")
+            yield from ("SUM(i) FILTER (WHERE k < 0)", "COUNT(i) FILTER (WHERE k < 0)")
+            yield from ("COUNT(DISTINCT i, s)", "COUNT_IF(i > 1)")
+        case "n":
+            yield from ("BIT_OR(n)", "BIT_XOR(n)")
+        case "b":
+            yield from ("BOOL_AND(b)", "EVERY(b)", "BOOL_OR(b)", "SOME(b)")
+        case "x":
+            yield from ("COUNT_IF(x > 1)", "COUNT(i, x)", "COUNT(*)")
+        case "p":
+            yield from ("TRY_AVG(p)", "AVG(p * p)", "round(AVG(p), 3)", "SUM(1.5)")
+        case "s":
+            yield "LISTAGG(s, '|') WITHIN GROUP (ORDER BY s)"
+
+
+def percentiles(c: str) -> Iterator[str]:
+    """Yield percentiles between the values of a column."""
+    one = _with_one_zero(c)
+    yield from (f"MEDIAN({one})", f"PERCENTILE({one}, 0.25)")
+    yield f"PERCENTILE_CONT(0.9) WITHIN GROUP (ORDER BY {one})"
+
+
+def _with_one_zero(c: str) -> str:
+    """Write a value without the sign of a zero, of which Spark has whichever it met."""
+    return "x + 0" if c == "x" else c
+
+
+ORDERED_FRAMES = (
+    "ORDER BY k ROWS BETWEEN 2 PRECEDING AND CURRENT ROW",
+    "ORDER BY k DESC ROWS BETWEEN 3 PRECEDING AND 2 PRECEDING",
+    "ORDER BY k ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING",
+)
+"""Frames that are told by a key."""
+_TIED_FRAMES = (
+    *(
+        "ORDER BY i",
+        "ORDER BY x DESC",
+        "ORDER BY s RANGE BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING",
+    ),
+    "ORDER BY i % 100 RANGE BETWEEN 1 PRECEDING AND 1 FOLLOWING",
+    "ORDER BY n DESC RANGE BETWEEN 5 PRECEDING AND CURRENT ROW",
+    "ORDER BY d RANGE BETWEEN INTERVAL 3 DAYS PRECEDING AND CURRENT ROW",
+    "ORDER BY t RANGE BETWEEN INTERVAL 1 HOUR PRECEDING AND INTERVAL 1 HOUR FOLLOWING",
+    "ORDER BY i % 100 NULLS LAST RANGE BETWEEN 1 FOLLOWING AND 100 FOLLOWING",
+)
+FRAMES = ("PARTITION BY g", *(f"PARTITION BY g {one}" for one in (*ORDERED_FRAMES, *_TIED_FRAMES)))
+
+
+def frames(around: str) -> Iterator[str]:
+    """Yield aggregates and values over the rows of a frame."""
+    calls = [f"{word}({c})" for word in ("SUM", "AVG") for c in "iph"]
+    calls += [f"{word}({_with_one_zero(c)})" for word in ("MIN", "MAX") for c in VALUES]
+    calls += ["COUNT(*)", "COUNT(x)", "BOOL_AND(b)", "COUNT_IF(x > 1)", "BIT_XOR(n)"]
+    calls += ["SUM(i) FILTER (WHERE b)", "AVG(p) FILTER (WHERE b)"]
+    if "ROWS" in around:
+        calls += [f"{word}({c})" for word in ("FIRST_VALUE", "LAST_VALUE") for c in "xsp"]
+        calls += ["NTH_VALUE(i, 2)", "FIRST_VALUE(i) IGNORE NULLS", "LAST_VALUE(o) IGNORE NULLS"]
+    if "ORDER" not in around:
+        calls += ["MEDIAN(i)", "PERCENTILE_CONT(0.3) WITHIN GROUP (ORDER BY p)"]
+    yield from (f"{call} OVER ({around})" for call in calls)
 
 
 def ranks(c: str) -> Iterator[str]:
