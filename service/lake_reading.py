@@ -99,6 +99,16 @@ class LakeReader:
         look = await self._look_for(name, newest=False)
         return look.before.get(name, (look.projections[name], look.rows.get(name)))
 
+    async def as_of(self, name: str, epoch: int | None) -> tuple[ServedVersion, HeldRows | None]:
+        """Return what an epoch of a projection is read by; None: what is at hand.
+
+        What is at hand may be of a generation whose key the rows of another epoch have no more.
+        """
+        found = await self.at_hand(name)
+        if epoch is None or found[0].epoch == epoch:
+            return found
+        return await self.served(name, newest=True)
+
     async def awaited(
         self, name: str, store: str, position: int, wait_s: float
     ) -> tuple[ServedVersion, HeldRows | None, bool]:

@@ -106,8 +106,9 @@ async def read_rows(
             headers["preference-applied"] = f"wait={wait_s}"
     else:
         newest = "no-cache" in (cache_control or "").lower()
-        looked = reader.served(projection, newest=True) if newest else reader.at_hand(projection)
-        served, held = await looked
+        served, held = await (
+            reader.served(projection, newest=True) if newest else reader.as_of(projection, epoch)
+        )
     at, version, rows = await _rows_at(reader, served, held, epoch)
     state = f"{served.table_id}-{version}-{at}-{served.generation}-{served.status}"
     headers |= {"etag": f'"{state}"', "penstock-epoch": str(at)}

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -13,9 +16,10 @@ from kernel.errors import Unavailable
 from lake.layout import Lake
 from projections.serve import lookups as served_rows
 from projections.serve.keyed_rows import held
-from service import lake_reading
+from service import lake_reading, projection_routes
 from service.lake_reading import LakeReader
-from tests.support.lake.handmade import HandMade, words
+from tests.support.lake.handmade import SQL, HandMade, words
+from tests.support.lake.swaps import swap
 
 
 def test_slow_reads_are_bounded_and_hold_up_nothing_else(
@@ -94,6 +98,9 @@ def test_nobody_waits_for_the_rows_of_a_new_version(
             assert (newest.epoch, none) == (2, None)
             again, rows = await reader.at_hand("report")
             assert again == first
+            # Whoever must not step back says so: without a wait, too.
+            told, _, applied = await reader.awaited("report", "store", 0, 0.0)
+            assert (told, applied) == (newest, True)
             assert rows is not None
             assert rows.page(None, 9)["word"].to_pylist() == ["first"]
             may_read.set()
@@ -107,3 +114,44 @@ def test_nobody_waits_for_the_rows_of_a_new_version(
             await reader.stop()
 
     asyncio.run(asyncio.wait_for(ask(), 60))
+
+
+def test_an_epoch_behind_a_swap_is_read_while_all_of_its_rows_are_brought(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is at hand meanwhile has another key; or the last look was before the swap."""
+    made, may_read = HandMade(Lake.at(tmp_path / "lake")), threading.Event()
+    made.deploy("report")
+    made.run("report", words((1, "first"), (2, "first")), made.epoch())
+
+    async def ask() -> None:
+        reader = LakeReader(made.lake.root, memory_bytes=2**20)
+        clients = SimpleNamespace(page=9)
+        runtime = SimpleNamespace(lake=reader, config=SimpleNamespace(clients=clients))
+        monkeypatch.setattr(projection_routes, "runtime_of", lambda _: runtime)
+
+        async def read(epoch: int) -> tuple[int, list[str], list[str]]:
+            answer = await projection_routes.read_rows(MagicMock(), "report", epoch=epoch)
+            shown = json.loads(answer.body)
+            assert shown["epoch"] == epoch
+            return shown["generation"], shown["key"], [row["word"] for row in shown["rows"]]
+
+        try:
+            assert await read(1) == (1, ["id"], ["first", "first"])
+            while (await reader.at_hand("report"))[1] is None:
+                await asyncio.sleep(0.01)
+            monkeypatch.setattr(served_rows, "held", lambda *of: may_read.wait(60) and held(*of))
+            monkeypatch.setattr(lake_reading, "STALE_S", 60.0)
+            base = SQL.format(name="report", key="id")
+            rows = words((1, "second"), epoch=2)
+            made.build("report", rows, made.epoch(), key="word", base_text=base)
+            swap(made.site, "report", lambda replay: replay)
+            assert await read(2) == (2, ["word"], ["second"])
+            assert (await reader.at_hand("report"))[0].generation == 1
+            assert await read(2) == (2, ["word"], ["second"])
+            assert await read(1) == (1, ["id"], ["first", "first"])
+        finally:
+            may_read.set()
+            await reader.stop()
+
+    asyncio.run(asyncio.wait_for(ask(), 120))
