@@ -28,7 +28,7 @@ from kernel.positions import Epoch
 from lake.layout import Lake
 from lake.tables import Tables
 from projections.serve.lookups import Lookups
-from projections.serve.query import ask
+from projections.serve.query import LakeQueries
 from projections.serve.row_values import key_of
 from replay.book import Replay
 from replay.build import Builder
@@ -157,8 +157,10 @@ def _by_key(lake: Lake) -> Mark:
 
 
 def _by_name(lake: Lake) -> Mark:
+    queries = LakeQueries(lake)
+
     def marks() -> set[int]:
-        found = ask(lake, f"SELECT min(mark), max(mark) FROM {NAME}").rows.to_pylist()
+        found = queries.ask(f"SELECT min(mark), max(mark) FROM {NAME}").rows.to_pylist()
         return {value for row in found for value in row.values()}
 
     return marks

@@ -80,6 +80,8 @@ class Lookups:
         self._reading = threading.Lock()
         self._kept: dict[str, _Kept] = {}
         self._asked: dict[str, float] = {}
+        self._epochs: EpochVersions | None = None
+        self._placing = threading.Lock()
         self._comparing = threading.Lock()
         self._differences: WeakValueDictionary[_Step, VersionDifference] = WeakValueDictionary()
         """Steps that are being read: what nobody reads any more is let go."""
@@ -172,11 +174,9 @@ class Lookups:
         Raises `NotFound`, also for an epoch of a generation whose rows had another key.
         """
         name = table_name(served.name)
-        versions = EpochVersions(self.lake, Tables())
-        version = versions.at([name], epoch)[name]
-        assert version is not None
+        version, generation = self._place_of(name, epoch)
         rows = scanned(self._opened(served.name, version), served.key, name)
-        key = self._key_of(served, versions.generation(name, epoch))
+        key = self._key_of(served, generation)
         if set(rows.key) - set(rows.schema.names) or _folded(key) != _folded(served.key):
             raise NotFound(
                 f"at epoch {epoch} the rows of {served.name} had another key than now, "
@@ -185,6 +185,19 @@ class Lookups:
                 f'{epoch} "SELECT * FROM {served.name}"',
             )
         return version, rows
+
+    def _place_of(self, name: str, epoch: Epoch) -> tuple[DeltaVersion, int]:
+        """Return a table's version at an epoch, and of which generation that is."""
+        with self._placing:
+            if (versions := self._epochs) is None:
+                versions = EpochVersions(self.lake, Tables())
+            else:
+                self._epochs = None  # A look that fails is not gone on with.
+                versions.look()
+            self._epochs = versions
+            version = versions.at([name], epoch)[name]
+            assert version is not None, "a projection has versions"
+            return version, versions.generation(name, epoch)
 
     def _key_of(self, served: ServedVersion, generation: int) -> tuple[str, ...]:
         """Return the key of a generation's rows: the one that is served now or one before it."""

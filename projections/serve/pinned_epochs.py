@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -10,13 +11,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from kernel.errors import NotFound
 from kernel.positions import DeltaVersion, Epoch
-from lake.datasets import dataset_of
+from lake.datasets import dataset_of, missing_file
 from lake.layers import EPOCH, beyond, tail_name
 from lake.layout import Lake
 from lake.savepoints import SavepointBook
+from lake.storage import Stored, version_at
 from lake.tables import Tables, standing
 from pipeline.commit.manifest import Manifest
 from projections.serve.versions import UNVERSIONED, EpochVersions, not_kept, opened
@@ -40,20 +43,114 @@ class Pinned:
     tails: Mapping[str, pa.Table] = field(default_factory=dict)
 
 
-def pinned_at(lake: Lake, names: Sequence[str], epoch: Epoch | None, at: datetime | None) -> Pinned:
-    """Choose the epoch and open each table at it. Raises `NotFound`, naming the table."""
-    chosen, versions, tails = versions_at(lake, names, epoch, at)
-    over = {
-        name: beyond(
-            dataset_of(DeltaTable(lake.path(tail), version=tails[tail])).to_table(),
-            DeltaTable(lake.path(name), version=versions[name]),
-            name,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Opened:
+    """A table at a version, and the commit of that, by which one sees a table made anew."""
+
+    table: DeltaTable
+    version: DeltaVersion
+    commit: Stored | None
+    rows: ds.Dataset
+
+
+class PinnedTables:
+    """Opens tables as of epochs, for who asks again and again: only what came is read.
+
+    The manifest and the catalog are followed commit by commit, and a table that is asked for again
+    is brought to its version from the one before. Safe for use from several threads.
+    """
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+        self._versions: EpochVersions | None = None
+        self._opened: dict[str, _Opened] = {}
+        self._lock = threading.Lock()
+
+    def at(self, names: Sequence[str], epoch: Epoch | None, at: datetime | None) -> Pinned:
+        """Choose the epoch and open each table at it. Raises `NotFound`, naming the table.
+
+        What was committed before the call is seen by it.
+        """
+        with self._lock:
+            try:
+                return self._at(names, epoch, at)
+            except Exception:
+                # A look may have ended in its middle; the next one begins with nothing.
+                self._versions, self._opened = None, {}
+                raise
+
+    def _at(self, names: Sequence[str], epoch: Epoch | None, at: datetime | None) -> Pinned:
+        places = None if all(map(_is_unversioned, names)) else self._looked()
+        chosen, versions, tails = versions_at(
+            self._lake, names, epoch, at, places=places, is_kept=self._is_kept
         )
-        for name in names
-        if (tail := tail_name(name)) in tails
-    }
-    frames = {name: _rows(lake, name, versions[name]) for name in names}
-    return Pinned(epoch=chosen, versions=versions, frames=frames, tails=over)
+        over = {
+            name: beyond(
+                self._open(tail, tails[tail]).rows.to_table(),
+                self._open(name, versions[name]).table,
+                name,
+            )
+            for name in names
+            if (tail := tail_name(name)) in tails
+        }
+        frames = {name: self._open(name, versions[name]).rows for name in names}
+        return Pinned(epoch=chosen, versions=versions, frames=frames, tails=over)
+
+    def exists(self, name: str) -> bool:
+        """Say whether there is a table of that name; of one that was opened before without a look.
+
+        Where its files are gone since, whoever reads them is told.
+        """
+        return name in self._opened or DeltaTable.is_deltatable(self._lake.path(name))
+
+    def _looked(self) -> EpochVersions:
+        if self._versions is None:
+            self._versions = EpochVersions(self._lake, Tables())
+        elif self._versions.look():
+            self._opened.clear()
+        return self._versions
+
+    def _is_kept(self, name: str, version: DeltaVersion) -> bool:
+        """Say whether a table was opened at a version, and has all of its files since."""
+        known = self._opened.get(name)
+        return (
+            known is not None
+            and known.version == version
+            and version_at(self._lake.path(name), version) == known.commit
+            and missing_file(known.rows) is None
+        )
+
+    def _open(self, name: str, version: DeltaVersion | None) -> _Opened:
+        """Return a table at a version; None: at its newest. Raises `NotFound`."""
+        path, before = self._lake.path(name), self._opened.pop(name, None)
+        same = before is not None and version_at(path, before.version) == before.commit
+        if before is not None and same and version == before.version:
+            self._opened[name] = before
+            return before
+        table = _brought(before.table, version) if before is not None and same else None
+        table = table or opened(path, name, version)
+        at = DeltaVersion(table.version())
+        found = _Opened(
+            table=table, version=at, commit=version_at(path, at), rows=dataset_of(table)
+        )
+        if version is not None:
+            self._opened[name] = found
+        return found
+
+
+def _brought(table: DeltaTable, version: DeltaVersion | None) -> DeltaTable | None:
+    """Bring a table forward to a version; None where it has to be opened anew."""
+    if version is None or version < table.version():
+        return None
+    try:
+        table.load_as_version(int(version))
+    except DeltaError:
+        return None  # What it would go on from was cleaned away.
+    return table
+
+
+def _is_unversioned(name: str) -> bool:
+    return name.startswith(UNVERSIONED)
 
 
 def pinned_by(lake: Lake, names: Sequence[str], savepoint: str) -> Pinned:
@@ -83,10 +180,20 @@ def pinned_by(lake: Lake, names: Sequence[str], savepoint: str) -> Pinned:
 
 
 def versions_at(
-    lake: Lake, names: Sequence[str], epoch: Epoch | None, at: datetime | None
+    lake: Lake,
+    names: Sequence[str],
+    epoch: Epoch | None,
+    at: datetime | None,
+    *,
+    places: EpochVersions | None = None,
+    is_kept: Callable[[str, DeltaVersion], bool] = lambda *_: False,
 ) -> tuple[Epoch | None, dict[str, DeltaVersion | None], dict[str, DeltaVersion]]:
-    """Choose the epoch; return it, each table's version, and those of the tails over tables."""
-    pinned = [name for name in names if not name.startswith(UNVERSIONED)]
+    """Choose the epoch; return it, each table's version, and those of the tails over tables.
+
+    `places` knows them; without it all notes of the manifest are read. `is_kept`: a table need not
+    be opened to know that its version is there.
+    """
+    pinned = [name for name in names if not _is_unversioned(name)]
     if not pinned:
         manifest = Manifest(lake, Tables())
         if epoch is not None:
@@ -94,17 +201,25 @@ def versions_at(
         if at is not None:
             manifest.committed_by(at)  # As for a time that has none.
         return None, dict.fromkeys(names), {}
-    versions = EpochVersions(lake, Tables())
+    versions = places or EpochVersions(lake, Tables())
     if epoch is None:
         newest = versions.newest(at=at)
         if newest is None:
             raise NotFound("no epoch was committed yet", remedy="penstock wait --caught-up")
         epoch = versions.common(pinned, up_to=newest)
-    found = {name: _standing(lake, name, v, epoch) for name, v in versions.at(names, epoch).items()}
+    found = {
+        name: version
+        if version is None or is_kept(name, version)
+        else _standing(lake, name, version, epoch)
+        for name, version in versions.at(names, epoch).items()
+    }
     present = versions.present(
         [tail_name(name) for name in pinned if name.startswith(_CURRENT)], epoch
     )
-    tails = {name: _kept(lake, name, version, epoch) for name, version in present.items()}
+    tails = {
+        name: version if is_kept(name, version) else _kept(lake, name, version, epoch)
+        for name, version in present.items()
+    }
     return epoch, found, tails
 
 
@@ -112,11 +227,9 @@ def _rows(lake: Lake, name: str, version: DeltaVersion | None) -> ds.Dataset:
     return dataset_of(opened(lake.path(name), name, version))
 
 
-def _standing(
-    lake: Lake, name: str, version: DeltaVersion | None, epoch: Epoch
-) -> DeltaVersion | None:
+def _standing(lake: Lake, name: str, version: DeltaVersion, epoch: Epoch) -> DeltaVersion:
     """Return the version; where it is gone, the newest if that stands at the epoch."""
-    if version is None or not name.startswith(_BY_EPOCHS):
+    if not name.startswith(_BY_EPOCHS):
         return version
     return _kept(lake, name, version, epoch)
 

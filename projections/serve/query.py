@@ -14,12 +14,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Self
 
 import duckdb
 import pyarrow as pa
 import pyarrow.dataset as ds
 import sqlglot
-from deltalake import DeltaTable
 from sqlglot import exp
 from sqlglot.errors import ParseError, TokenError
 
@@ -30,7 +30,7 @@ from lake.layers import newest_of
 from lake.layout import Lake
 from lake.writer import OP, UPSERT
 from projections.serve.lake_tables import table_name, unknown_table
-from projections.serve.pinned_epochs import pinned_at, pinned_by
+from projections.serve.pinned_epochs import PinnedTables, pinned_by
 from projections.serve.star_columns import shown_columns, without_hidden
 from projections.serve.versions import not_kept
 from projections.sql.words.tokens import why_unread
@@ -59,47 +59,80 @@ def ask(
     at: datetime | None = None,
     savepoint: str | None = None,
 ) -> QueryAnswer:
-    """Answer a SELECT at one epoch: the given one, or the greatest that all its tables have.
+    """Answer one SELECT, as `LakeQueries.ask` does."""
+    with LakeQueries(lake) as queries:
+        return queries.ask(sql, epoch=epoch, at=at, savepoint=savepoint)
 
-    `at` (commit time, with a time zone) limits which epochs count; `savepoint` names what was kept.
-    Raises `NotFound` for a table that does not exist (naming the nearest) or does not have the
-    epoch, `InvalidRequest` for SQL that cannot be read or does more than read.
+
+class LakeQueries:
+    """Answers queries over one lake, for who has many: each one pays for what came since the last.
+
+    Whatever was committed before a query is seen by it. Safe for use from several threads. Its
+    database has nothing of a query once that is answered.
     """
-    if [epoch, at, savepoint].count(None) < 2:
-        raise InvalidRequest(
-            "--epoch, --at and --savepoint exclude each other", remedy="Give one of them."
-        )
-    statement = _parsed(sql)
-    used = _tables_of(statement)
-    names = sorted({name for _, name in used})
-    for name in names:
-        if not DeltaTable.is_deltatable(lake.path(name)):
-            raise unknown_table(lake, name)
-    if savepoint is None:
-        pinned = pinned_at(lake, names, epoch, at)
-    else:
-        pinned = pinned_by(lake, names, savepoint)
-    views = {name: f"__{number}" for number, name in enumerate(names)}
-    for table, name in used:
-        alias = table.args.get("alias") or exp.TableAlias(
-            this=exp.to_identifier(table.name, quoted=True)
-        )
-        table.set("db", None)
-        table.set("catalog", None)
-        table.set("this", exp.to_identifier(views[name], quoted=True))
-        table.set("alias", alias)
-    columns = {name: pinned.frames[name].schema.names for name in names}
-    without_hidden(used, columns)
-    frames = {views[name]: pinned.frames[name] for name in names}
-    over = {views[name]: newest_of(rows) for name, rows in pinned.tails.items() if rows.num_rows}
-    try:
-        rows = _run(statement.sql(dialect="duckdb"), frames, over, shown_columns(columns))
-    except (InvalidRequest, FileNotFoundError):
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+        self._pinned = PinnedTables(lake)
+        self._database = duckdb.connect(config={"python_enable_replacements": "false"})
+        # Only what was registered can be read: no files, no network, no Python variables.
+        self._database.execute("SET enable_external_access = false")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the database."""
+        self._database.close()
+
+    def ask(
+        self,
+        sql: str,
+        *,
+        epoch: Epoch | None = None,
+        at: datetime | None = None,
+        savepoint: str | None = None,
+    ) -> QueryAnswer:
+        """Answer a SELECT at one epoch: the given one, or the greatest that all its tables have.
+
+        `at` (commit time, with a time zone) limits which epochs count; `savepoint` names what was
+        kept. Raises `NotFound` for a table that does not exist (naming the nearest) or does not
+        have the epoch, `InvalidRequest` for SQL that cannot be read or does more than read.
+        """
+        if [epoch, at, savepoint].count(None) < 2:
+            raise InvalidRequest(
+                "--epoch, --at and --savepoint exclude each other", remedy="Give one of them."
+            )
+        statement = _parsed(sql)
+        used = _tables_of(statement)
+        names = sorted({name for _, name in used})
         for name in names:
-            if missing_file(frames[views[name]]):
-                raise not_kept(name, pinned.versions[name]) from None
-        raise
-    return QueryAnswer(rows=_told_apart(rows), epoch=pinned.epoch, tables=pinned.versions)
+            if not self._pinned.exists(name):
+                raise unknown_table(self._lake, name)
+        if savepoint is None:
+            pinned = self._pinned.at(names, epoch, at)
+        else:
+            pinned = pinned_by(self._lake, names, savepoint)
+        views = {name: f"__{number}" for number, name in enumerate(names)}
+        _name_views(used, views)
+        columns = {name: pinned.frames[name].schema.names for name in names}
+        without_hidden(used, columns)
+        frames = {views[name]: pinned.frames[name] for name in names}
+        tails = {views[name]: rows for name, rows in pinned.tails.items() if rows.num_rows}
+        over = {view: newest_of(rows) for view, rows in tails.items()}
+        try:
+            with self._database.cursor() as connection:
+                written = statement.sql(dialect="duckdb")
+                rows = _run(connection, written, frames, over, shown_columns(columns))
+        except (InvalidRequest, FileNotFoundError):
+            for name in names:
+                if missing_file(frames[views[name]]):
+                    raise not_kept(name, pinned.versions[name]) from None
+            raise
+        return QueryAnswer(rows=_told_apart(rows), epoch=pinned.epoch, tables=pinned.versions)
 
 
 _ERROR_CLASS = re.compile(r"^[A-Z][A-Za-z ]* Error: ")
@@ -147,31 +180,42 @@ def _tables_of(statement: exp.Query) -> list[tuple[exp.Table, str]]:
     return found
 
 
+def _name_views(used: Sequence[tuple[exp.Table, str]], views: Mapping[str, str]) -> None:
+    """Have a query read views in place of tables, under the names that it has for these."""
+    for table, name in used:
+        alias = table.args.get("alias") or exp.TableAlias(
+            this=exp.to_identifier(table.name, quoted=True)
+        )
+        table.set("db", None)
+        table.set("catalog", None)
+        table.set("this", exp.to_identifier(views[name], quoted=True))
+        table.set("alias", alias)
+
+
 def _run(
+    connection: duckdb.DuckDBPyConnection,
     sql: str,
     frames: Mapping[str, ds.Dataset],
     over: Mapping[str, tuple[pa.Table, tuple[str, ...]]],
     columns: Sequence[str],
 ) -> pa.Table:
-    with duckdb.connect(config={"python_enable_replacements": "false"}) as connection:
-        # Only what was registered can be read: no files, no network, no Python variables.
-        connection.execute("SET enable_external_access = false")
-        connection.execute("SET TimeZone = 'UTC'")
-        for view, frame in frames.items():
-            connection.register(f"{view}_base" if view in over else view, for_duckdb(frame))
-        for view, (newest, keys) in over.items():
-            connection.register(f"{view}_tail", newest)
-            connection.execute(_laid_over(view, keys))
-        try:
-            return connection.sql(sql).to_arrow_table()
-        except duckdb.OutOfMemoryException as error:
-            raise TooLarge(
-                f"the query needs more memory than there is: {str(error).partition(chr(10))[0]}",
-                remedy="Read fewer rows or columns, or ask another engine for more: penstock table "
-                "path TABLE",
-            ) from error
-        except duckdb.Error as error:
-            raise _refused(error, columns) from error
+    """Answer a query of views that are this connection's alone, and end with it."""
+    connection.execute("SET TimeZone = 'UTC'")
+    for view, frame in frames.items():
+        connection.register(f"{view}_base" if view in over else view, for_duckdb(frame))
+    for view, (newest, keys) in over.items():
+        connection.register(f"{view}_tail", newest)
+        connection.execute(_laid_over(view, keys))
+    try:
+        return connection.sql(sql).to_arrow_table()
+    except duckdb.OutOfMemoryException as error:
+        raise TooLarge(
+            f"the query needs more memory than there is: {str(error).partition(chr(10))[0]}",
+            remedy="Read fewer rows or columns, or ask another engine for more: penstock table "
+            "path TABLE",
+        ) from error
+    except duckdb.Error as error:
+        raise _refused(error, columns) from error
 
 
 def _told_apart(rows: pa.Table) -> pa.Table:
@@ -229,6 +273,7 @@ def _laid_over(view: str, keys: Sequence[str]) -> str:
     names = [duckdb_name(key) for key in keys]
     same = " AND ".join(f"b.{name} IS NOT DISTINCT FROM t.{name}" for name in names)
     return (
-        f"CREATE VIEW {view} AS SELECT b.* FROM {view}_base b ANTI JOIN {view}_tail t ON {same} "
+        f"CREATE TEMP VIEW {view} AS SELECT b.* FROM {view}_base b "
+        f"ANTI JOIN {view}_tail t ON {same} "
         f"UNION ALL BY NAME SELECT * EXCLUDE ({OP}) FROM {view}_tail WHERE {OP} = '{UPSERT}'"
     )

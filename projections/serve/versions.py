@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,7 +22,9 @@ from deltalake.exceptions import DeltaError
 
 from kernel.errors import NotFound, Unavailable
 from kernel.positions import DeltaVersion, Epoch
+from lake.datasets import dataset_at, dataset_of, paths_of, scanner_of
 from lake.layout import SINGLE, Lake
+from lake.storage import Stored, version_at
 from lake.tables import Tables
 from pipeline.commit.manifest import Manifest
 from pipeline.commit.manifest_rows import PROJECTION, Committed, noted_at
@@ -38,15 +42,105 @@ _MOST_TOLD = 5
 _GENERATION = re.compile(r"(?P<name>projection/.+)/g(?P<number>\d+)")
 
 
+class _EpochNote(NamedTuple):
+    """That a derived table had an epoch: in the order by which one note beats another.
+
+    `generation`: of a projection, of which `of` is the table; 0 of other tables.
+    """
+
+    generation: int
+    at: datetime
+    version: int
+    of: str
+
+
 class EpochVersions:
-    """Finds the epoch that several tables have in common, and their versions at it."""
+    """Finds the epoch that several tables have in common, and their versions at it.
+
+    Derived tables are as the last look found them. For one thread at a time.
+    """
 
     def __init__(self, lake: Lake, tables: Tables) -> None:
+        """Look for the first time. Raises `NotFound` where nothing was ingested yet."""
         self._lake = lake
         self._tables = tables
-        self._manifest = Manifest(lake, tables)
-        self._generations: dict[tuple[str, int], int] = {}
-        self._derived = self._read_derived()
+        self._begin()
+        self.look()
+
+    def _begin(self) -> None:
+        self._manifest = Manifest(self._lake, self._tables)
+        self._catalog = DeployedCatalog(self._lake, self._tables)
+        self._deployed: tuple[int, dict[str, list[int]]] = (-1, {})
+        self._seen: tuple[int, Stored | None] = (-1, None)
+        self._paths = frozenset[str]()
+        self._notes: dict[str, dict[int, tuple[_EpochNote, ...]]] = {}
+
+    def look(self) -> bool:
+        """Take in what was committed since the last look; what was read before is not read again.
+
+        Return whether another lake is at the same place by now. Raises as the first look.
+        """
+        version, commit = self._seen
+        anew = version >= 0 and version_at(self._lake.epochs, version) != commit
+        if anew:
+            self._tables.forget_all()
+            self._begin()
+        # The catalog first: a swap is noted in the manifest before the catalog tells of it.
+        deployed = self._catalog.version()
+        if deployed != self._deployed[0]:
+            published = self._catalog.published().items()
+            self._deployed = deployed, {f"projection/{name}": own for name, own in published}
+        table = self._tables.open(self._lake.epochs)
+        if table is None:
+            raise NotFound(f"nothing was ingested into {self._lake.root} yet", remedy="penstock up")
+        if table.version() != self._seen[0]:
+            self._read_notes(table)
+            version = int(table.version())
+            self._seen = version, version_at(self._lake.epochs, version)
+        return anew
+
+    def _read_notes(self, table: DeltaTable) -> None:
+        """Read the files that came; all of them where epochs were forgotten, or put together."""
+        paths = paths_of(table)
+        if self._paths and self._paths <= paths:
+            rows = dataset_at(table, paths - self._paths)
+        else:
+            rows, self._notes = dataset_of(table), {}
+            self._manifest = Manifest(self._lake, self._tables)  # It remembers epochs, too.
+        self._paths = frozenset()  # Whatever fails below is read anew.
+        columns = ["epoch", "name", "tables", "at"]
+        found = scanner_of(rows, pc.field("kind") == PROJECTION, columns).to_table()
+        for row in found.to_pylist():
+            run = _GENERATION.fullmatch(row["name"])
+            number, of = (int(run["number"]), sys.intern(run["name"])) if run else (0, "")
+            epoch, at = noted_at(row)
+            for name, (version, _) in json.loads(row["tables"]).items():
+                note = _EpochNote(generation=number, at=at, version=version, of=of)
+                own = self._notes.setdefault(name, {})
+                own[epoch] = (*own.get(epoch, ()), note)
+        self._paths = paths
+
+    def _note(self, name: str, epoch: int) -> _EpochNote | None:
+        """Return what readers see of a derived table at an epoch.
+
+        Of two generations that is the later one, of two notes of one generation too: the rows of an
+        epoch change with those of a projection that it reads. One that was built beside the live
+        one, or was taken back, is none.
+        """
+        published = self._deployed[1]
+        noted = self._notes.get(name, {}).get(epoch, ())
+        return max(
+            (
+                note
+                for note in noted
+                if not note.of or note.generation in published.get(note.of, (note.generation,))
+            ),
+            default=None,
+        )
+
+    def _epochs(self, name: str) -> list[int]:
+        """Return the epochs that a derived table has, ascending."""
+        return sorted(epoch for epoch in self._notes.get(name, ()) if self._note(name, epoch))
 
     def common(self, names: Sequence[str], *, up_to: Epoch) -> Epoch:
         """Return the greatest epoch at or below `up_to` that all tables have.
@@ -58,21 +152,18 @@ class EpochVersions:
             if name in held:
                 # Its rows since then wait in the log.
                 up_to = Epoch(min(up_to, held[name].from_epoch - 1))
-        own = {
-            name: {epoch for epoch in self._derived.get(name, {}) if epoch <= up_to}
-            for name in names
-            if self._is_derived(name)
-        }
-        _refuse([self._behind(name, up_to) for name, epochs in own.items() if not epochs])
+        own = [name for name in names if self._is_derived(name)]
         if not own:
             return up_to
-        epochs = set.intersection(*own.values())
-        if not epochs:
-            raise NotFound(
-                f"{', '.join(sorted(names))} have no epoch in common up to {up_to}",
-                remedy="Wait until all have taken in the same: penstock wait --caught-up",
-            )
-        return Epoch(max(epochs))
+        for epoch in sorted(self._notes.get(own[0], ()), reverse=True):
+            if epoch <= up_to and all(self._note(name, epoch) for name in own):
+                return Epoch(epoch)
+        lacking = [name for name in own if not any(e <= up_to for e in self._epochs(name))]
+        _refuse([self._behind(name, up_to) for name in lacking])
+        raise NotFound(
+            f"{', '.join(sorted(names))} have no epoch in common up to {up_to}",
+            remedy="Wait until all have taken in the same: penstock wait --caught-up",
+        )
 
     def at(self, names: Sequence[str], epoch: Epoch) -> dict[str, DeltaVersion | None]:
         """Return each table's version at an epoch; None for those that are read as they are now.
@@ -87,11 +178,11 @@ class EpochVersions:
             if name.startswith(UNVERSIONED):
                 found[name] = None
             elif self._is_derived(name):
-                version = self._derived.get(name, {}).get(epoch)
-                if version is None:
+                note = self._note(name, epoch)
+                if note is None:
                     lacking.append(self._behind(name, epoch))
                 else:
-                    found[name] = DeltaVersion(version)
+                    found[name] = DeltaVersion(note.version)
             elif name in held:
                 lacking.append(self._stands_still(name, held[name]))
             elif name in committed.tables:
@@ -104,7 +195,9 @@ class EpochVersions:
 
     def generation(self, name: str, epoch: Epoch) -> int:
         """Return which generation of a projection's table an epoch's version is of."""
-        return self._generations[name, epoch]
+        note = self._note(name, epoch)
+        assert note is not None, "its version was asked for"
+        return note.generation
 
     def present(self, names: Sequence[str], epoch: Epoch) -> dict[str, DeltaVersion]:
         """Return the versions of those of the named tables that an epoch has."""
@@ -134,7 +227,7 @@ class EpochVersions:
         )
 
     def _behind(self, name: str, epoch: Epoch) -> NotFound:
-        epochs = sorted(self._derived.get(name, {}))
+        epochs = self._epochs(name)
         lower = [e for e in epochs if e < epoch]
         upper = [e for e in epochs if e > epoch]
         remedy = "Take an epoch that it has, or leave --epoch out; to wait: "
@@ -150,32 +243,6 @@ class EpochVersions:
             near = f"{lower[-1]} and {upper[0]}"
             reason = f"{name} took in epoch {epoch} together with others; it has {near}"
         return NotFound(reason, remedy=remedy, table=name)
-
-    def _read_derived(self) -> dict[str, dict[int, int]]:
-        catalog = DeployedCatalog(self._lake, self._tables)
-        published = {f"projection/{name}": own for name, own in catalog.published().items()}
-        rows = self._read(["epoch", "name", "tables", "at"], pc.field("kind") == PROJECTION)
-        runs = []
-        for row in rows.to_pylist():
-            generation = _GENERATION.fullmatch(row["name"])
-            number = int(generation["number"]) if generation else 0
-            if generation and number not in published.get(generation["name"], [number]):
-                continue  # built beside the live one, or taken back
-            runs.append((number, *noted_at(row), json.loads(row["tables"])))
-        found: dict[str, dict[int, int]] = {}
-        # Of two generations at one epoch the later one is what readers see, of two notes of one
-        # generation too: the rows of an epoch change with those of a projection that it reads.
-        for number, epoch, _, tables in sorted(runs, key=lambda run: run[:3]):
-            for name, (version, _) in tables.items():
-                found.setdefault(name, {})[epoch] = version
-                self._generations[name, epoch] = number
-        return found
-
-    def _read(self, columns: list[str], where: pc.Expression) -> pa.Table:
-        rows = self._tables.read(self._lake.epochs, where=where, columns=columns)
-        if rows is None:
-            raise NotFound(f"nothing was ingested into {self._lake.root} yet", remedy="penstock up")
-        return rows
 
     @staticmethod
     def _is_derived(name: str) -> bool:
