@@ -22,6 +22,7 @@ from projections.run.database import (
     types_of,
     without_zones,
 )
+from projections.run.key_parts import PART_ROWS
 from projections.run.operator_tables import OperatorTables
 from projections.run.regions import same
 from projections.sql.operators.tree import Scan
@@ -98,18 +99,34 @@ class _FactRuns:
         self._tables = OperatorTables(self._database, 0)
         self._by = by
         self.epoch = Epoch(0)
-        self._database.make(_CAME, types_of(scan.columns) | ORDER_TYPES)
+        self._types = types_of(scan.columns) | ORDER_TYPES
+        self._database.make(_CAME, self._types)
         self._tables.stored(_FACTS, f"FROM {_CAME}", by)
         self.sorted = self._tables.is_sorted(_FACTS)
 
     def add(self, rows: Iterable[pa.Table], up_to: Epoch) -> None:
-        """Take the facts that came, up to an epoch."""
+        """Take the facts that came, up to an epoch: of many a part at a time, which is sorted."""
         with self._database.within_memory():
-            if self._database.insert(_CAME, rows):
-                self._tables.add(_FACTS, f"FROM {_CAME}")
-                self._database.kept.execute(f"TRUNCATE {_CAME}")
-                self._tables.compact(_FACTS)
+            parts: list[pa.Table] = []
+            for part in rows:
+                parts.append(part)
+                if sum(each.num_rows for each in parts) >= PART_ROWS:
+                    self._take(parts)
+                    parts = []
+            self._take(parts)
         self.epoch = up_to
+
+    def _take(self, rows: Sequence[pa.Table]) -> None:
+        if not self._database.insert(_CAME, rows):
+            return
+        self._tables.add(_FACTS, f"FROM {_CAME}")
+        self._tables.compact(_FACTS)
+        if sum(part.num_rows for part in rows) < PART_ROWS:
+            self._database.kept.execute(f"TRUNCATE {_CAME}")
+        else:
+            # What was emptied DuckDB holds until a checkpoint, and of a table of its own for good.
+            self._database.make(_CAME, self._types)
+            self._database.connection.execute("CHECKPOINT")
 
     def of(self, keys: pa.Table, most_bytes: int) -> pa.Table:
         """Return the facts that have one of some keys."""

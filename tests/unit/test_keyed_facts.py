@@ -13,7 +13,7 @@ from kernel.errors import BeyondThisProcess
 from kernel.positions import Epoch
 from lake.ranges import Range
 from lake.small_files import SmallFiles
-from projections.run import engines, operator_tables
+from projections.run import engines, keyed_facts, operator_tables
 from projections.run.database import Database
 from projections.run.engines import PlanSessions
 from projections.run.input_rows import epochs
@@ -32,6 +32,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     """Return a lake whose facts are more than are looked through, with runs of a few rows."""
     monkeypatch.setattr(engines, "MANY_ROWS", 3)
     monkeypatch.setattr(operator_tables, "RUN_ROWS", 2)
+    monkeypatch.setattr(keyed_facts, "PART_ROWS", 3)
     made = World(tmp_path)
     made.seen(1, 1, 2, 3, 4)
     made.seen(2, 3, 5)
