@@ -24,7 +24,7 @@ from projections.run.operator_tables import (
 )
 from projections.run.regions import keys_of, region_of, same
 from projections.sql.operators.shape import END, NOTHING_ENDED
-from projections.sql.operators.tree import Final, Join, JoinKind, Recomputed
+from projections.sql.operators.tree import Final, Join, JoinKind, Match, Recomputed
 from projections.sql.rendering.batch import over_rows
 from projections.sql.rendering.join_text import join_condition, joined
 
@@ -80,6 +80,8 @@ class RecomputedOperator:
         # What was given out for the keys that came: there is one region for each of them at least.
         self._given = self._tables.name("given_near" if self._keys else "given")
         self._region = region_of(node, self._tables.name("came"), self._given)
+        # A search through the partition: what parts of the keys are let through of it comes last.
+        self._sought = isinstance(node, Match)
         self.rows_went = True
         """Whether a row of the input may have been taken back, in this round or before."""
 
@@ -119,7 +121,12 @@ class RecomputedOperator:
 
     def _changed(self, near: str, part: KeyPart) -> str:
         """Write what changed of the keys of a part, of which `near` has the stored rows."""
-        self._tables.fresh("region", f"FROM ({self._region.rows}) AS r{part.where(self._listed)}")
+        rows = f"({self._region.rows})"
+        if self._sought and part.of > 1:
+            if part.number == 0:
+                self._tables.fresh("regions", self._region.rows)
+            rows = self._tables.name("regions")
+        self._tables.fresh("region", f"FROM {rows} AS r{part.where(self._listed)}")
         now = self._touched(f"SELECT *, 1 AS _w FROM ({self._query(self._need(near, part))}) AS q")
         before = f"SELECT * REPLACE (-_w AS _w) FROM ({self._before()}) AS g"
         return consolidated(f"{now} UNION ALL {before}", self._output)

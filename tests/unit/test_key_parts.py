@@ -16,12 +16,12 @@ from projections.run import key_parts
 from projections.run.database import Database, arrow_schema
 from projections.run.dataflow import Dataflow
 from projections.run.key_parts import KeyPart, by_parts
-from projections.run.operator_tables import Listed, consolidated
+from projections.run.operator_tables import Listed, OperatorTables, consolidated
 from projections.run.sorted_runs import SortedRuns, as_they_are
 from projections.sql.operators.tree import scans
 from projections.sql.words.catalog import Column
-from tests.support.oracles.region_world import tree_of, twice
-from tests.support.oracles.sql_world import FACT_COLUMNS
+from tests.support.oracles.region_world import Kept, tree_of, twice
+from tests.support.oracles.sql_world import FACT_COLUMNS, Fact, World
 
 ROWS, FLIGHTS = 300_000, 20_000
 MEMORY = 24 * 2**20
@@ -98,6 +98,43 @@ def test_p6_a_history_larger_than_memory_is_begun(
     monkeypatch.setattr(key_parts, "MOST_PARTS", 1)
     with pytest.raises(TooLarge):
         begun(name, rows, ())
+
+
+MATCHES = (
+    "CREATE PROJECTION matched WITH (key = 'flight, began_at') AS SELECT flight, began_at, n "
+    f"{FROM} MATCH_RECOGNIZE (PARTITION BY flight ORDER BY occurred_at MEASURES "
+    "FIRST(a.occurred_at) AS began_at, COUNT(*) AS n PATTERN (a b+) WITHIN INTERVAL 3 HOURS "
+    "DEFINE b AS b.delay > 0) found"
+)
+
+
+def test_p6_what_changes_in_matches_is_searched_once_for_all_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    facts = [
+        Fact(n, 1 + n % 2, f"f{n % 9}", "AA", "JFK", 7 * n % 601, n % 3, 0.5) for n in range(90)
+    ]
+    world = World(facts=tuple(facts), readings=())
+    searched: list[str] = []
+    plain = OperatorTables.fresh
+
+    def fresh(tables: OperatorTables, what: str, query: str) -> None:
+        searched.extend([what] if "RECURSIVE" in query else [])
+        plain(tables, what, query)
+
+    monkeypatch.setattr(OperatorTables, "fresh", fresh)
+    found = []
+    for part_rows in (key_parts.PART_ROWS, 10):
+        monkeypatch.setattr(key_parts, "PART_ROWS", part_rows)
+        kept = Kept(tree_of(MATCHES))
+        kept.epoch(world.until(0), world.until(1))
+        kept.epoch(world.until(1), world)
+        found.append(kept.rows)
+        kept.close()
+        assert len(searched) == 2, "once for each epoch"
+        searched.clear()
+    assert found[0] == found[1]
+    assert len(found[0]) > 9
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 256])
