@@ -215,8 +215,9 @@ class SmallEngine:
         """Return the facts of some keys, where the log would have many to be looked through."""
         if self._within(scan, conditions) <= MANY_ROWS:
             return None
-        if self._brief and not self._keyed.holds(scan, keys.schema.names):
-            raise BeyondThisProcess("facts are put in the order of their keys, which takes long")
+        reached = self._keyed.reached(scan, keys.schema.names)
+        if self._brief and self._within(scan, [epochs(reached, self._up_to)]) > MANY_ROWS:
+            raise BeyondThisProcess("many facts are put in the order of their keys: it takes long")
 
         def came(after: Epoch) -> Iterator[pa.Table]:
             return self._in_log(scan, [epochs(after, self._up_to)])

@@ -44,9 +44,10 @@ class KeyedFacts:
         self._memory_bytes = memory_bytes
         self._runs: dict[tuple[str, tuple[str, ...]], _FactRuns | None] = {}
 
-    def holds(self, scan: Scan, by: Sequence[str]) -> bool:
-        """Say whether the facts that came so far are there by some of their columns."""
-        return self._runs.get((scan.view, tuple(by))) is not None
+    def reached(self, scan: Scan, by: Sequence[str]) -> Epoch:
+        """Return up to which epoch the facts are there by some of their columns; 0 for none."""
+        runs = self._runs.get((scan.view, tuple(by)))
+        return Epoch(0) if runs is None else runs.epoch
 
     def of(
         self, scan: Scan, keys: pa.Table, up_to: Epoch, read: Read, *, most_bytes: int
@@ -80,7 +81,7 @@ class KeyedFacts:
 
     @property
     def held_bytes(self) -> int:
-        """How much memory and disk all of them take."""
+        """How much the files of all of them take: few rows are in memory beside."""
         return sum(runs.held_bytes for runs in self._runs.values() if runs is not None)
 
     def close(self) -> None:
@@ -140,7 +141,7 @@ class _FactRuns:
 
     @property
     def held_bytes(self) -> int:
-        return self._database.held_bytes()
+        return self._database.beside_bytes
 
     def close(self) -> None:
         self._database.close()

@@ -55,10 +55,19 @@ def facts(seed: int) -> tuple[list[Departure], list[Reading]]:
     return departures, readings
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.matrix)])
+@pytest.mark.parametrize(
+    ("seed", "many"),
+    [
+        (0, engines.MANY_ROWS),
+        pytest.param(1, engines.MANY_ROWS, marks=pytest.mark.matrix),
+        pytest.param(0, 0, marks=pytest.mark.matrix),
+    ],
+    ids=["few facts", "others", "facts found by their keys"],
+)
 def test_p6_projections_kept_in_epochs_equal_those_computed_at_once(
-    seed: int, spark: SparkSession, lake: Lake
+    seed: int, many: int, spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(engines, "MANY_ROWS", many)
     departures, readings = facts(seed)
     kept, whole = SmallLake(spark, lake), SmallLake(spark, Lake(f"{lake.root}-whole"))
     for small in (kept, whole):
