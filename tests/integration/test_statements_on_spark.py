@@ -133,6 +133,22 @@ def test_aggregates_of_other_types_have_the_values_of_spark(engines: _Engines) -
     _compare_groups(engines, (call for c in "oh" for call in percentiles(c)), small=False)
 
 
+@pytest.mark.matrix
+def test_parts_of_fifty_rows_are_those_of_spark(engines: _Engines) -> None:
+    # As doubles 0.14 and 0.58 of them are a little more and a little less than 7 and 29.
+    parts = ((f"{part})", order) for part in (0, 0.14, 0.3, 0.58, 1) for order in ("k", "k DESC"))
+    calls = [
+        f"PERCENTILE_{word}({part} WITHIN GROUP (ORDER BY {order})"
+        for part, order in parts
+        for word in ("DISC", "CONT")
+    ]
+    calls += ["percentile_approx(k, 0.14)", f"{calls[6]} FILTER (WHERE b)"]
+    written = f"SELECT 'a' AS a, {_listed(iter(calls))} {{r}} WHERE k < 50 GROUP BY 'a'"
+    assert engines.compare("a", written)
+    over = _listed(f"{call} OVER (PARTITION BY g)" for call in calls)
+    assert engines.compare("k", f"SELECT k, {over} {{r}}")
+
+
 def test_sets_of_groups_are_told_as_spark_tells_them(engines: _Engines) -> None:
     told = "GROUPING(g) AS og, GROUPING(b) AS ob, GROUPING_ID(g, b) AS bits, GROUPING_ID() AS id"
     groups = "coalesce(g, 'none') AS l, coalesce(CAST(b AS STRING), 'none') AS m"

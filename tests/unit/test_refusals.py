@@ -31,9 +31,9 @@ def rows_sql(query: str) -> str:
             "to_date",
         ),
         (
-            f"SELECT carrier AS position, PERCENTILE_DISC(0.5) WITHIN GROUP (ORDER BY delay DESC) "
-            f"AS e {FROM} GROUP BY carrier",
-            "ascending order",
+            "SELECT carrier AS position, PERCENTILE_DISC(0.5) WITHIN GROUP (ORDER BY delay, "
+            f"origin) AS e {FROM} GROUP BY carrier",
+            "PERCENTILE_DISC, MODE",
             "ORDER BY x)",
         ),
         (f"SELECT position, unix_timestamp() AS e {FROM}", "another value at every run", "a time"),

@@ -9,7 +9,13 @@ from sqlglot import exp
 from kernel.errors import InvalidRequest
 from projections.sql.operators.resolving import Names
 from projections.sql.operators.tree import Call, Function, Ordering
-from projections.sql.words.aggregate_forms import Discrete, TryAvg, TrySum
+from projections.sql.words.aggregate_forms import (
+    Discrete,
+    DiscreteFromAbove,
+    QuantileFromAbove,
+    TryAvg,
+    TrySum,
+)
 from projections.sql.words.catalog import Column
 from projections.sql.words.decimals import INTEGERS, digits_of
 from projections.sql.words.places import offset_of
@@ -228,14 +234,25 @@ def _of_ascending(
                 fix="Write it out: PERCENTILE(x, 0.95), or PERCENTILE_CONT(0.95) WITHIN GROUP "
                 "(ORDER BY x). Each of several has a call of its own.",
             )
+        side = -1 if isinstance(found, DiscreteFromAbove | QuantileFromAbove) else 1
         if isinstance(found, exp.ApproxQuantile):
             if isinstance(found, Discrete) and (kind in INTEGERS or kind.startswith("DECIMAL")):
                 value, kind = _as_double(value), "DOUBLE"
             return Called(
-                function=Function.ELEMENT, argument=value, kind=kind, type=kind, default=part
+                function=Function.ELEMENT,
+                argument=value,
+                kind=kind,
+                type=kind,
+                default=part,
+                offset=side,
             )
         return Called(
-            function=Function.PERCENTILE, argument=value, kind=kind, type="DOUBLE", default=part
+            function=Function.PERCENTILE,
+            argument=value,
+            kind=kind,
+            type="DOUBLE",
+            default=part,
+            offset=side,
         )
     if not isinstance(found, exp.GroupConcat):
         several = distinct or isinstance(found, exp.ArrayUniqueAgg)

@@ -71,7 +71,7 @@ def ordered(call: Call, value: str, over: str) -> str:
         case Function.ELEMENT:
             values = f"list_sort({_known(f'list({with_one_zero(value, call)}){over}')})"
             count = f"count({value}){over}"
-            place = f"CAST({element_place(call, count, '//')} AS BIGINT)"
+            place = f"CAST({element_place(call, count)} AS BIGINT)"
             return f"CASE WHEN {count} > 0 THEN list_extract({values}, {place}) END"
         case Function.VARIANCE:
             values = f"list(CAST({value} AS DOUBLE)){over}"

@@ -8,8 +8,6 @@ An average of whole numbers is their exact total divided once.
 
 from __future__ import annotations
 
-from decimal import Decimal
-
 from projections.sql.operators.shape import ORDER
 from projections.sql.operators.tree import (
     PARTS_TYPE,
@@ -115,7 +113,7 @@ def ordered_sql(call: Call, value: str, over: str) -> str:
             return f"mode({with_one_zero(value, call)}, true){over}"
         case Function.ELEMENT:
             values = f"array_sort(collect_list({with_one_zero(value, call)}){over})"
-            place = f"CAST({element_place(call, count, 'DIV')} AS INT)"
+            place = f"CAST({element_place(call, count)} AS INT)"
             return f"CASE WHEN {count} > 0 THEN element_at({values}, {place}) END"
         case Function.VARIANCE:
             values = f"array_sort(collect_list(CAST({value} AS DOUBLE)){over})"
@@ -172,33 +170,36 @@ def with_one_zero(value: str, call: Call) -> str:
     return f"{value} + CAST(0 AS {call.kind})" if call.kind in FLOATING else value
 
 
-def element_place(call: Call, count: str, divides: str) -> str:
+def element_place(call: Call, count: str) -> str:
     """Write the place, from 1, of the least of sorted values below or at which a part of them is.
 
-    `divides` is the engine's word for whole quotients: a part such as 0.07 of 100 values is 7 of
-    them, not a little more.
+    As in Spark the part is a DOUBLE: 0.07 of 100 values is a little more than 7 of them. Where the
+    call's offset is negative they are counted from the greatest one.
     """
     assert call.default is not None, "a part is written out"
-    part = Decimal(call.default.name).normalize()
-    digits = max(0, -int(part.as_tuple().exponent))
-    numerator, whole = int(part.scaleb(digits)), 10**digits
-    return f"greatest(1, ({count} * {numerator} + {whole - 1}) {divides} {whole})"
+    whole = f"ceil(CAST('{call.default.name}' AS DOUBLE) * CAST({count} AS DOUBLE))"
+    place = f"greatest(1, CAST({whole} AS BIGINT))"
+    return place if call.offset > 0 else f"({count} + 1 - {place})"
 
 
 def percentile_sql(call: Call, count: str, first: str, second: str) -> tuple[str, str]:
-    """Write the place, from 0, of the last of sorted values below a part, and what lies there.
+    """Write the place, from 0, of the first of two sorted values, and what lies at a part of all.
 
     `first` and `second` are the value at that place and the next one: the percentile lies between
-    them in proportion. Both engines have the same operations, in this order: those of Spark's own
-    percentile, to which there is nothing between two that are equal.
+    them in proportion, counted from the greatest one where the call's offset is negative. Both
+    engines have the same operations, in this order: those of Spark's own percentile, to which there
+    is nothing between two that are equal.
     """
     part = "0.5" if call.default is None else call.default.name
     at = f"(CAST('{part}' AS DOUBLE) * CAST({count} - 1 AS DOUBLE))"
     low, high = f"floor({at})", f"ceil({at})"
     above, below = f"(CAST({high} AS DOUBLE) - {at})", f"({at} - CAST({low} AS DOUBLE))"
-    ours, theirs = (f"CAST({each} AS DOUBLE)" for each in (first, second))
-    between = f"({above} * {ours}) + ({below} * {theirs})"
-    return low, f"CASE WHEN {low} = {high} OR {first} = {second} THEN {ours} ELSE {between} END"
+    start, lower, upper = low, first, second
+    if call.offset < 0:
+        start, lower, upper = f"({count} - 1 - {high})", second, first
+    between = f"({above} * CAST({lower} AS DOUBLE)) + ({below} * CAST({upper} AS DOUBLE))"
+    same = f"{low} = {high} OR {first} = {second}"
+    return start, f"CASE WHEN {same} THEN CAST({first} AS DOUBLE) ELSE {between} END"
 
 
 def divided_sql(total: str, count: str) -> str:

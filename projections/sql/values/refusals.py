@@ -102,7 +102,7 @@ def _said(found: exp.Expr) -> tuple[str, str] | None:
         )
     if isinstance(found, exp.WithinGroup):
         return (
-            "WITHIN GROUP is of PERCENTILE_CONT, in ascending order of PERCENTILE_DISC, MODE",
+            "WITHIN GROUP is of PERCENTILE_CONT, PERCENTILE_DISC, MODE",
             "Write PERCENTILE_DISC(0.5) WITHIN GROUP (ORDER BY x), or LISTAGG(x, ', ') WITHIN "
             "GROUP (ORDER BY y).",
         )

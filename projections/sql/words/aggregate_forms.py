@@ -7,7 +7,6 @@ of a first or a last value.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal
 
 from sqlglot import exp
 
@@ -30,6 +29,18 @@ class Discrete(exp.ApproxQuantile):
     """One of some values: of numbers as a DOUBLE, which Spark's own is."""
 
     _sql_names = ["PERCENTILE_DISC"]  # noqa: RUF012
+
+
+class DiscreteFromAbove(Discrete):
+    """The same of values in descending order."""
+
+    _sql_names = ["PERCENTILE_DISC_FROM_ABOVE"]  # noqa: RUF012
+
+
+class QuantileFromAbove(exp.Quantile):
+    """A percentile of values in descending order."""
+
+    _sql_names = ["PERCENTILE_FROM_ABOVE"]  # noqa: RUF012
 
 
 def _counted(node: exp.Expr) -> exp.Expr | None:
@@ -160,14 +171,20 @@ def _of_several(node: exp.Expr) -> exp.Expr | None:
 
 
 def _from_above(call: exp.Expr, value: exp.Expr) -> exp.Expr | None:
-    """Read a PERCENTILE_CONT in descending order: the rest of the part in ascending order."""
+    """Read PERCENTILE_CONT or PERCENTILE_DISC in descending order.
+
+    That of the rest of the part in ascending order may differ in its last bit.
+    """
     part = call.this
-    if not isinstance(call, exp.PercentileCont) or not isinstance(part, exp.Literal):
+    if not isinstance(part, exp.Literal) or part.is_string:
         return None
-    if part.is_string or not 0 <= Decimal(part.name) <= 1:
-        return None
-    rest = exp.Literal.number(str(1 - Decimal(part.name)))
-    return exp.Quantile(this=value, quantile=rest)
+    match call:
+        case exp.PercentileCont():
+            return QuantileFromAbove(this=value, quantile=part)
+        case exp.PercentileDisc():
+            return DiscreteFromAbove(this=value, quantile=part)
+        case _:
+            return None
 
 
 def _grouping_number(node: exp.Expr) -> exp.Expr | None:

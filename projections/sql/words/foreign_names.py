@@ -28,6 +28,9 @@ FORMS = {
     "COLLATE": "Compare lower(x) with lower(y), or write collate(x, 'UTF8_LCASE').",
     "SPLIT_INDEX": "The form is SPLIT_INDEX(x, ',', 0), with separator and place written out.",
     "TO_TIMESTAMP_LTZ": "The form is TO_TIMESTAMP_LTZ(x, 3), of milliseconds, or (x, 0).",
+    "MATCH_NUMBER": "Number the matches in a query that reads them: ROW_NUMBER() OVER (PARTITION "
+    "BY k ORDER BY first_at) FROM (SELECT … MATCH_RECOGNIZE (…)) q.",
+    "HISTOGRAM_NUMERIC": "Count by bounds of your own: GROUP BY width_bucket(x, 0, 100, 10).",
     "ROW": "Write named_struct('a', a, 'b', b), or struct(a, b).",
 }
 """What to write, by the name as a refusal has it."""

@@ -59,7 +59,7 @@ def _commonest(values: Iterable[int | None]) -> int | None:
 
 
 def _at_part(values: list[float], hundredths: int) -> float | None:
-    place = max(1, ceil(len(values) * hundredths / 100))
+    place = max(1, ceil(hundredths / 100 * len(values)))
     return sorted(values)[place - 1] if values else None
 
 

@@ -69,7 +69,7 @@ def aggregates(c: str) -> Iterator[str]:
     if c in NUMBERS:
         within = f"WITHIN GROUP (ORDER BY {one})"
         yield from (f"PERCENTILE_DISC(0.5) {within}", f"PERCENTILE_DISC(0.07) {within}")
-        yield f"percentile_approx({one}, 0.5)"
+        yield from (f"percentile_approx({one}, 0.5)", f"PERCENTILE_DISC(0.3) {within[:-1]} DESC)")
     if c in "iph":
         yield from (f"AVG({c})", f"AVG(DISTINCT {c})", f"SUM({c})", f"TRY_SUM({c})")
         yield from (
@@ -100,6 +100,8 @@ def percentiles(c: str) -> Iterator[str]:
     one = _with_one_zero(c)
     yield from (f"MEDIAN({one})", f"PERCENTILE({one}, 0.25)")
     yield f"PERCENTILE_CONT(0.9) WITHIN GROUP (ORDER BY {one})"
+    for part in (0.1, 0.3, 0.95):
+        yield f"PERCENTILE_CONT({part}) WITHIN GROUP (ORDER BY {one} DESC)"
 
 
 def _with_one_zero(c: str) -> str:
