@@ -22,19 +22,8 @@ NOTE = "a.b"
 COLUMNS = (
     *("a b", "a/b", "a_b", "per%cent", "ü", ".lead", "it's", "$", "back\\slash", "x" * 63, "2nd"),
     *("Name", "valid_to", "data_valid_to", "_deleted", "_epoch", "_operation", "_exact", "_n"),
-    *(
-        "\u00b5",
-        "\u03bc",
-        "i",
-        "\u0131",
-        "s",
-        "\u017f",
-        "\u03c2",
-        "\u03c3",
-        "{a;b}",
-        "a=b\n(c)",
-        ".",
-    ),
+    *("\u00b5", "\u03bc", "i", "\u0131", "s", "\u017f", "\u03c2", "\u03c3"),
+    *("{a;b}", "a=b\n(c)", "."),
     *("__row", "__op_", "_lsn_", "committed_at_", "NAME", "name__2", "_EPOCH", "__ROW", "A B"),
 )
 

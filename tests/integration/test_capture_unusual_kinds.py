@@ -67,7 +67,7 @@ KINDS: dict[str, Kind] = {
             "ALTER TABLE {t} DROP CONSTRAINT {t}_pkey, ADD PRIMARY KEY (id) DEFERRABLE",
             "UPDATE {t} SET id = id + 1",
         ),
-        held="its primary key is DEFERRABLE",
+        held="its primary key is DEFERRABLE: an update may give a row the key of another",
     ),
     "made_anew": Kind(
         run=("BEGIN", "DROP TABLE {t}", "CREATE TABLE {t} (id int PRIMARY KEY)", "COMMIT"),
