@@ -83,8 +83,9 @@ class Readers(threading.Thread):
 
     def rows(self) -> list[tuple[int, str]]:
         url = f"{self._url}/rows"
-        found = httpx.get(url, headers=self._headers, params={"limit": 1000}, timeout=60).json()
-        return [(row["id"], row["word"]) for row in found["rows"]]
+        found = httpx.get(url, headers=self._headers, params={"limit": 1000}, timeout=60)
+        assert found.status_code == 200, found.text
+        return [(row["id"], row["word"]) for row in found.json()["rows"]]
 
     @property
     def _url(self) -> str:
