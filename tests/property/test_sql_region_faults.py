@@ -236,7 +236,9 @@ def find_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no stored row be found by its keys."""
     find = SortedRuns.find
 
-    def nothing(self: SortedRuns, keys: str, *, all_rows: bool) -> None:
+    def nothing(
+        self: SortedRuns, keys: str, *, all_rows: bool, most_bytes: int | None = None
+    ) -> None:
         find(self, f"{keys} LIMIT 0", all_rows=all_rows)
 
     monkeypatch.setattr(SortedRuns, "find", nothing)
