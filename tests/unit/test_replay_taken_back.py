@@ -22,7 +22,7 @@ from lake.writer import ArrowWriter, Guard
 from pipeline.commit.retention import derived_names
 from projections.run.catalog import CLAIMED_FOR
 from projections.run.notes import noted_by
-from projections.serve.pinned_epochs import pinned_at
+from projections.serve.pinned_epochs import PinnedTables
 from projections.serve.savepoints import create
 from projections.sql.statements.parse import parse_script
 from replay import cancel as cancelling
@@ -56,7 +56,7 @@ def words_of(report: SwappedReport) -> set[str]:
 
 
 def words_at(report: SwappedReport, epoch: int) -> set[str]:
-    pinned = pinned_at(report.lake, [STABLE], Epoch(epoch), None)
+    pinned = PinnedTables(report.lake).at([STABLE], Epoch(epoch), None)
     return set(pinned.frames[STABLE].to_table()["word"].to_pylist())
 
 
