@@ -373,7 +373,8 @@ class Projecting:
             del self.states[name]
             self._triggering.forget(name)
         for state in self.states.values():
-            state.epoch, state.due_at = 0, 0.0
+            # Another query may find rows where the one before had none.
+            state.epoch, state.due_at, state.asked = 0, 0.0, 0
         self._projector.keep_only(
             live_target(self._lake, name, entry.generation)
             for name, (entry, _) in now.projections.items()

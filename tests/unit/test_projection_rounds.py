@@ -494,3 +494,24 @@ def test_one_whose_input_has_no_row_waits_for_the_first_and_stands_nowhere_still
     assert rounds.fits()
     assert rounds.rows("persons") == {"a": 1}
     assert told(empty) == {}
+
+
+def test_who_waited_for_a_first_row_runs_when_it_is_deployed_anew(rounds: Rounds) -> None:
+    text = PERSONS.replace("persons", "visits")
+    field = {"name": "person", "type": "string"}
+    registry = MemoryRegistry()
+    schema = {"type": "record", "name": "seen", "fields": [field]}
+    registry.register("trip.seen", json.dumps(schema))
+    rounds.projecting = rounds.started(registry)
+    rounds.seen("aab")
+    rounds.deploy("visits", text.replace("events.visit", "events.trip"))
+    for _ in range(3):
+        rounds.step()
+    assert rounds.projecting.states["visits"].first_row is not None
+    # Of those that may be older one takes long, so that no round runs both.
+    rounds.projecting.states["persons"].last_ms = 60_000.0
+    rounds.deploy("visits", text)
+    for _ in range(3):
+        rounds.projecting.step()
+    assert rounds.projecting.states["visits"].first_row is None
+    assert rounds.rows("visits") == {"a": 2, "b": 1}
