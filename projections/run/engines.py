@@ -216,6 +216,8 @@ class SmallEngine:
         if self._within(scan, conditions) <= MANY_ROWS:
             return None
         reached = self._keyed.reached(scan, keys.schema.names)
+        if reached is None:
+            return None
         if self._brief and self._within(scan, [epochs(reached, self._up_to)]) > MANY_ROWS:
             raise BeyondThisProcess("many facts are put in the order of their keys: it takes long")
 

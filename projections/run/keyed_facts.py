@@ -9,11 +9,12 @@ came. Disposable: all of it follows from the log.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 
 import pyarrow as pa
 
-from kernel.errors import BeyondThisProcess
+from kernel.errors import BeyondThisProcess, StorageFull, TooLarge
 from kernel.positions import Epoch
 from projections.run.database import (
     MEMORY_BYTES,
@@ -30,10 +31,13 @@ from projections.sql.operators.tree import Scan
 MANY_ROWS = 500_000
 """So many rows of files are looked through; of more the facts of a target are kept by their keys.
 """
+PART_BYTES = 64 * 2**20
+"""Of so much one part is taken, however few its rows are: those of long texts are large."""
 _FACTS, _CAME, _SOUGHT = "facts", "came", "sought"
 
 Read = Callable[[Epoch], Iterable[pa.Table]]
 """Gives the facts that came after an epoch, up to that of the run."""
+log = logging.getLogger("penstock.projections")
 
 
 class KeyedFacts:
@@ -44,10 +48,13 @@ class KeyedFacts:
         self._memory_bytes = memory_bytes
         self._runs: dict[tuple[str, tuple[str, ...]], _FactRuns | None] = {}
 
-    def reached(self, scan: Scan, by: Sequence[str]) -> Epoch:
-        """Return up to which epoch the facts are there by some of their columns; 0 for none."""
-        runs = self._runs.get((scan.view, tuple(by)))
-        return Epoch(0) if runs is None else runs.epoch
+    def reached(self, scan: Scan, by: Sequence[str]) -> Epoch | None:
+        """Return up to which epoch the facts are there by some of their columns; 0 for none so far.
+
+        None where they are not found by these: the log is read.
+        """
+        runs = self._runs.get((scan.view, tuple(by)), Epoch(0))
+        return runs.epoch if isinstance(runs, _FactRuns) else runs
 
     def of(
         self, scan: Scan, keys: pa.Table, up_to: Epoch, read: Read, *, most_bytes: int
@@ -55,7 +62,8 @@ class KeyedFacts:
         """Return the facts up to an epoch that have one of some keys; `read` gives those that came.
 
         The keys are columns of the scan under its types. None where such values are not told apart
-        by a hash, and for good where one run asks for more than `most_bytes`.
+        by a hash, and for good where one run asks for more than `most_bytes`, or there is no room:
+        without this the log tells them, if slower.
         """
         by = scan.view, tuple(keys.schema.names)
         known = by in self._runs
@@ -73,9 +81,13 @@ class KeyedFacts:
         except BaseException as error:
             # What fails half-way is of no use any more.
             runs.close()
-            if isinstance(error, BeyondThisProcess):
+            without = isinstance(error, StorageFull | TooLarge)
+            if without or isinstance(error, BeyondThisProcess):
                 self._runs[by] = None
-            raise
+            if not without:
+                raise
+            log.warning("facts of %s are read in the log, not by their keys: %s", scan.name, error)
+            return None
         self._runs[by] = runs
         return found
 
@@ -107,37 +119,44 @@ class _FactRuns:
 
     def add(self, rows: Iterable[pa.Table], up_to: Epoch) -> None:
         """Take the facts that came, up to an epoch: of many a part at a time, which is sorted."""
+        parts: list[pa.Table] = []
+        count = size = 0
         with self._database.within_memory():
-            parts: list[pa.Table] = []
             for part in rows:
                 parts.append(part)
-                if sum(each.num_rows for each in parts) >= PART_ROWS:
+                count, size = count + part.num_rows, size + part.nbytes
+                if count >= PART_ROWS or size >= PART_BYTES:
                     self._take(parts)
-                    parts = []
-            self._take(parts)
+                    # What was emptied DuckDB holds until a checkpoint, and of a table of its own
+                    # for good.
+                    self._database.make(_CAME, self._types)
+                    self._database.connection.execute("CHECKPOINT")
+                    parts, count, size = [], 0, 0
+            if self._take(parts):
+                self._database.kept.execute(f"TRUNCATE {_CAME}")
         self.epoch = up_to
 
-    def _take(self, rows: Sequence[pa.Table]) -> None:
+    def _take(self, rows: Sequence[pa.Table]) -> bool:
+        """Take some facts; say whether there are any."""
         if not self._database.insert(_CAME, rows):
-            return
+            return False
         self._tables.add(_FACTS, f"FROM {_CAME}")
         self._tables.compact(_FACTS)
-        if sum(part.num_rows for part in rows) < PART_ROWS:
-            self._database.kept.execute(f"TRUNCATE {_CAME}")
-        else:
-            # What was emptied DuckDB holds until a checkpoint, and of a table of its own for good.
-            self._database.make(_CAME, self._types)
-            self._database.connection.execute("CHECKPOINT")
+        return True
 
     def of(self, keys: pa.Table, most_bytes: int) -> pa.Table:
         """Return the facts that have one of some keys."""
         self._database.views.put(_SOUGHT, without_zones(keys))
         near = self._tables.near(_FACTS, f"FROM {_SOUGHT}", self._by, most_bytes=most_bytes)
         equal = same(self._by, "x", "k")
-        with self._database.within_memory():
-            return self._database.kept.rows(
-                f"SELECT x.* FROM {near} AS x SEMI JOIN {_SOUGHT} AS k ON {equal}"
-            )
+        try:
+            with self._database.within_memory():
+                return self._database.kept.rows(
+                    f"SELECT x.* FROM {near} AS x SEMI JOIN {_SOUGHT} AS k ON {equal}"
+                )
+        finally:
+            # There may be many targets, each of which asks now and then.
+            self._database.views.empty_all()
 
     @property
     def held_bytes(self) -> int:

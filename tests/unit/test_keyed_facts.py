@@ -9,15 +9,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from kernel.errors import BeyondThisProcess
+from kernel.errors import BeyondThisProcess, PenstockError, StorageFull, TooLarge
 from kernel.positions import Epoch
 from lake.ranges import Range
 from lake.small_files import SmallFiles
 from projections.run import engines, keyed_facts, operator_tables
 from projections.run.database import Database
 from projections.run.engines import PlanSessions
-from projections.run.input_rows import epochs
+from projections.run.input_rows import epochs, fact_schema
+from projections.run.kept_statements import ArrowViews
+from projections.run.keyed_facts import KeyedFacts
 from projections.run.region_runs import Reading
+from projections.run.sorted_runs import SortedRuns
 from projections.sql.operators.tree import scans
 from tests.unit.test_region_runs import APP, World
 
@@ -144,3 +147,64 @@ def test_of_keys_with_more_facts_than_fit_the_log_is_read(
         engine.facts(scan, [epochs(0, 2)], keys=PAGES)
     assert pages(own, reading, 2) == [1, 2, 3, 3, 4, 5], "it is not tried again"
     assert own.state_bytes(APP) is None
+    brief = sessions(brief=True)
+    brief.take_over(own, APP)
+    assert pages(brief, reading, 2) == [1, 2, 3, 3, 4, 5], "and nobody else is asked to"
+
+
+def test_keys_that_hashes_do_not_tell_apart_are_looked_for_in_the_log(
+    world: World, sessions: Callable[..., PlanSessions], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operator_tables, "_FLOATS", ("BIGINT",))
+    own, brief, reading = sessions(), sessions(brief=True), world.reading(NEWEST)
+    assert pages(own, reading, 2) == [1, 2, 3, 3, 4, 5]
+    brief.take_over(own, APP)
+    assert pages(brief, reading, 2) == [1, 2, 3, 3, 4, 5]
+
+
+@pytest.mark.parametrize("error", [StorageFull, TooLarge])
+def test_without_room_for_them_the_log_is_read(
+    world: World,
+    sessions: Callable[..., PlanSessions],
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[PenstockError],
+) -> None:
+    def refused(*_: object) -> object:
+        raise error("there is no room", remedy="Make room.")
+
+    own, reading = sessions(), world.reading(NEWEST)
+    with monkeypatch.context() as patched:
+        patched.setattr(SortedRuns, "_written", refused)
+        assert pages(own, reading, 2) == [1, 2, 3, 3, 4, 5]
+    assert pages(own, reading, 2) == [1, 2, 3, 3, 4, 5], "it is not tried again"
+
+
+def test_few_large_facts_are_a_part_and_none_that_were_found_stay_in_memory(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keyed_facts, "PART_ROWS", 100)
+    monkeypatch.setattr(keyed_facts, "PART_BYTES", 1)
+    (scan,) = scans(world.reading(NEWEST).plan.tree)
+    taken: list[int] = []
+    made: list[ArrowViews] = []
+    insert, plain = Database.insert, ArrowViews.put
+
+    def inserted(own: Database, table: str, rows: Sequence[pa.Table]) -> int:
+        taken.append(sum(part.num_rows for part in rows))
+        return insert(own, table, rows)
+
+    def put(own: ArrowViews, view: str, rows: pa.Table) -> None:
+        made.append(own)
+        plain(own, view, rows)
+
+    monkeypatch.setattr(Database, "insert", inserted)
+    monkeypatch.setattr(ArrowViews, "put", put)
+    rows = [{"page": page} for page in (3, 4, 3)]
+    parts = [pa.Table.from_pylist(rows, fact_schema(scan)) for _ in range(3)]
+    kept = KeyedFacts()
+    found = kept.of(scan, PAGES, Epoch(1), lambda _: parts, most_bytes=2**20)
+    assert found is not None
+    assert found.num_rows == 6
+    assert taken == [3, 3, 3, 0]
+    assert made[-1].rows_of("near_facts_0").num_rows == 0
+    kept.close()
