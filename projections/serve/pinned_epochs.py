@@ -20,7 +20,7 @@ from lake.layers import EPOCH, beyond, tail_name
 from lake.layout import Lake
 from lake.savepoints import SavepointBook
 from lake.storage import Stored, version_at
-from lake.tables import Tables, standing
+from lake.tables import RENEWED_AFTER, Tables, standing
 from pipeline.commit.manifest import Manifest
 from projections.serve.versions import UNVERSIONED, EpochVersions, not_kept, opened
 
@@ -45,9 +45,13 @@ class Pinned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Opened:
-    """A table at a version, and the commit of that, by which one sees a table made anew."""
+    """A table at a version, and the commit of that, by which one sees a table made anew.
+
+    `since` is the version that its handle was opened at.
+    """
 
     table: DeltaTable
+    since: int
     version: DeltaVersion
     commit: Stored | None
     rows: ds.Dataset
@@ -127,26 +131,34 @@ class PinnedTables:
         if before is not None and same and version == before.version:
             self._opened[name] = before
             return before
-        table = _brought(before.table, version) if before is not None and same else None
+        table = _brought(before, version) if before is not None and same else None
+        known = before if table is not None else None
         table = table or opened(path, name, version)
         at = DeltaVersion(table.version())
         found = _Opened(
-            table=table, version=at, commit=version_at(path, at), rows=dataset_of(table)
+            table=table,
+            since=int(at) if known is None else known.since,
+            version=at,
+            commit=version_at(path, at),
+            rows=dataset_of(table),
         )
         if version is not None:
             self._opened[name] = found
         return found
 
 
-def _brought(table: DeltaTable, version: DeltaVersion | None) -> DeltaTable | None:
-    """Bring a table forward to a version; None where it has to be opened anew."""
-    if version is None or version < table.version():
+def _brought(before: _Opened, version: DeltaVersion | None) -> DeltaTable | None:
+    """Bring a table forward to a version; None where it has to be opened anew.
+
+    So it has behind some commits: with each, deltalake goes through all that its handle has seen.
+    """
+    if version is None or not before.version <= version <= before.since + RENEWED_AFTER:
         return None
     try:
-        table.load_as_version(int(version))
+        before.table.load_as_version(int(version))
     except DeltaError:
         return None  # What it would go on from was cleaned away.
-    return table
+    return before.table
 
 
 def _is_unversioned(name: str) -> bool:

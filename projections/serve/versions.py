@@ -97,6 +97,9 @@ class EpochVersions:
             self._read_notes(table)
             version = int(table.version())
             self._seen = version, version_at(self._lake.epochs, version)
+        for path in (self._lake.epochs, self._lake.catalog):
+            # A handle that has seen many commits goes through all of them behind each further one.
+            self._tables.appended(path)
         return anew
 
     def _read_notes(self, table: DeltaTable) -> None:

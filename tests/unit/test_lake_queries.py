@@ -19,9 +19,10 @@ from deltalake import DeltaTable
 
 from kernel.errors import InvalidRequest, NotFound, PenstockError
 from kernel.positions import Epoch
+from lake.handles import Handle
 from lake.layers import marked
 from lake.layout import Lake
-from lake.tables import TableAt
+from lake.tables import TableAt, Tables
 from lake.writer import OP, UPSERT, Guard
 from pipeline.commit.manifest_rows import Projected
 from pipeline.commit.retention import forget_epochs
@@ -137,6 +138,30 @@ def test_a_commit_is_all_that_is_read_of_manifest_and_catalog(
     swap(made.site, "report", lambda replay: replay)
     assert queries.ask(sql).rows["word"].to_pylist() == ["swapped"]
     assert reads == {"dataset_at": 1, "published": 1}
+
+
+def test_whoever_asks_for_days_pays_no_more_than_at_first(
+    made: HandMade, queries: LakeQueries, reads: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handle of deltalake goes through all commits that it has seen behind each further one."""
+    sql = "SELECT max(word) AS word FROM report"
+    queries.ask(sql)
+    reads.clear()
+    monkeypatch.setattr(pinned_epochs, "RENEWED_AFTER", 2)
+    for _ in range(6):
+        epoch = come(made, "report")
+        assert queries.ask(sql).rows["word"].to_pylist() == [f"report3@{epoch}"]
+    assert reads["opened"] == 2, "each is brought forward twice, and opened anew behind that"
+    tables = Tables()
+    places = EpochVersions(made.lake, tables)
+    for path in (made.lake.epochs, made.lake.catalog):
+        seen = tables.open(path)
+        places.look()
+        assert tables.open(path) is seen
+        monkeypatch.setattr(Handle, "is_listed_soon", lambda _: True)
+        places.look()
+        assert tables.open(path) is not seen
+        monkeypatch.undo()
 
 
 def outcome(asked: Callable[[], QueryAnswer]) -> object:
