@@ -150,7 +150,7 @@ def connector_of(
     first = known is None or (not renewed and access.retired is None and known.slots <= 1)
     return CaptureConnector(
         source=source.name,
-        database=database_of(access.dsn),
+        database=database_of(access.dsn, scope.server),
         tables=tuple(scope.tables),
         placement=placement,
         keys={table: key for table, key in source.keys.items() if table in scope.tables},

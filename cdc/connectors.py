@@ -60,6 +60,8 @@ _UNHURRIED = (
 )
 """A role or a database may have them for its applications: a snapshot takes as long as it takes,
 and what asks the catalog rests between one DDL and the next, amid a transaction."""
+_WHOLE_TRANSACTIONS = 170000
+"""Older servers refuse a session that sets `transaction_timeout`; they have none."""
 _JSON = "org.apache.kafka.connect.json.JsonConverter"
 _CONVERTER = "io.apicurio.registry.utils.converter.AvroConverter"
 
@@ -80,7 +82,10 @@ def replication_name(workspace: str, source: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorDatabase:
-    """Where a connector reads, as seen from the Connect worker."""
+    """Where a connector reads, as seen from the Connect worker.
+
+    `version` is the server's, as 170004; 0 where it was not asked.
+    """
 
     host: str
     port: int
@@ -88,6 +93,13 @@ class ConnectorDatabase:
     user: str
     password: str = field(repr=False)
     sslmode: str = "prefer"
+    version: int = 0
+
+    @property
+    def unhurried(self) -> str:
+        """Options of a session that nothing ends: neither a rest, nor a large transaction."""
+        newer = self.version >= _WHOLE_TRANSACTIONS
+        return _UNHURRIED + (" -c transaction_timeout=0" if newer else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +177,7 @@ class CaptureConnector:
             "text.type": "penstock.connect.PostgresText",
             "text.placeholder": PLACEHOLDER,
             "text.columns": self.columns,
-            "driver.options": f"{_TEXT_OPTIONS} {_WHOLE_TABLES} {_UNHURRIED}",
+            "driver.options": f"{_TEXT_OPTIONS} {_WHOLE_TABLES} {self.database.unhurried}",
             "transforms": "nulls,names",
             "transforms.nulls.type": "penstock.connect.KeepNulls",
             "transforms.names.type": "penstock.connect.ColumnNames",
@@ -293,6 +305,7 @@ def _reader(database: ConnectorDatabase, slot: str, tables: tuple[str, ...]) -> 
         "database.password": database.password,
         "database.dbname": database.name,
         "database.sslmode": database.sslmode,
+        "driver.options": database.unhurried,
         "plugin.name": "pgoutput",
         "slot.name": slot,
         "publication.name": slot,

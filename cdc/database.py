@@ -60,8 +60,8 @@ def connected(dsn: str) -> Iterator[Connection]:
         raise _wrapped(error, dsn) from error
 
 
-def database_of(dsn: str) -> ConnectorDatabase:
-    """Read a libpq URL or key=value string as a connector needs it.
+def database_of(dsn: str, version: int = 0) -> ConnectorDatabase:
+    """Read a libpq URL or key=value string as a connector needs it; `version` is the server's.
 
     Raises `InvalidRequest` when it is malformed or names no database.
     """
@@ -78,6 +78,7 @@ def database_of(dsn: str) -> ConnectorDatabase:
         user=str(parts.get("user") or "postgres"),
         password=str(parts.get("password") or ""),
         sslmode=str(parts.get("sslmode") or "prefer"),
+        version=version,
     )
 
 

@@ -23,8 +23,9 @@ def ensure(
     Call it after the event store's migrations. Events appended before are sent too, so that the
     order of the two does not matter. Idempotent. Errors as `cdc.capture.ensure`.
     """
-    desired = OutboxConnector(database=database_of(dsn), placement=placement)
     with connected(dsn) as connection:
+        database = database_of(dsn, connection.info.server_version)
+        desired = OutboxConnector(database=database, placement=placement)
         there = connect.config(desired.name) is not None
         lost = watch(
             connection,

@@ -117,6 +117,8 @@ class Scope:
     publishable: tuple[str, ...] = ()
     described: str = ""
     """Column types that the connector does not see (`cdc.columns.described`)."""
+    server: int = 0
+    """The version of its server, as 170004."""
 
     @property
     def bare(self) -> Mapping[tuple[str, str], str]:
@@ -177,6 +179,7 @@ def scope_of(
         checks=tuple(checks),
         publishable=tuple(publishable),
         described=described(connection, sound),
+        server=connection.info.server_version,
     )
 
 

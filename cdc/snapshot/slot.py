@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import psycopg
 from psycopg import sql
@@ -71,7 +72,7 @@ def mark(dsn: str, text: str) -> None:
         connection.execute("SELECT pg_logical_emit_message(true, %s, %s)", (MARK, text))
 
 
-def _never_time_out(connection: Connection) -> None:
+def _never_time_out(connection: psycopg.Connection[Any]) -> None:
     for setting in ("statement_timeout", "idle_in_transaction_session_timeout", "lock_timeout"):
         connection.execute(f"SET {setting} = 0".encode())
     if connection.info.server_version >= 170000:
@@ -88,6 +89,7 @@ def _take_over_from_slot(holder: Connection, dsn: str, timeout_s: float) -> int:
         application_name="penstock",
     )
     try:
+        _never_time_out(replication)
         made = _Making(replication, name)
         deadline = time.monotonic() + timeout_s
         while not made.done(_LOOK_S):
