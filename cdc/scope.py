@@ -77,14 +77,17 @@ SELECT n.nspname || '.' || c.relname AS name, an.nspname || '.' || ac.relname AS
    AND an.nspname || '.' || ac.relname = ANY (%(meant)s)
 """
 
-_TWINS = """
-SELECT DISTINCT n.nspname || '.' || c.relname AS name
+_TWINS = r"""
+SELECT n.nspname || '.' || c.relname AS name, array_agg(a.attname ORDER BY a.attnum) AS columns
   FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
   JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE n.nspname || '.' || c.relname = ANY (%s) AND a.attnum > 0 AND NOT a.attisdropped
- GROUP BY n.nspname, c.relname, lower(upper(a.attname)) HAVING count(*) > 1
+ GROUP BY n.nspname, c.relname
+HAVING count(*) > count(DISTINCT lower(a.attname)) OR bool_or(a.attname ~ '[^\x01-\x7f]')
  ORDER BY 1
 """
+"""Of a name the catalog knows the case of ASCII letters alone: where there are others, all columns
+decide."""
 
 _COLUMNS = """
 SELECT n.nspname || '.' || c.relname AS name, a.attname AS column,

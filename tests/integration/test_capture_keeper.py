@@ -128,6 +128,18 @@ def test_what_decides_on_a_scope_is_another_once_a_key_is_renamed(postgres_dsn: 
         assert now() != before
 
 
+@pytest.mark.parametrize(("one", "other"), [("name", "Name"), ("é", "É"), ("kis", "k\u0131s")])
+def test_what_decides_on_a_scope_is_another_once_columns_differ_by_case_alone(
+    postgres_dsn: str, one: str, other: str
+) -> None:
+    declared, _ = declare("shop", dsn=postgres_dsn, tables=("places",))
+    with connected(postgres_dsn) as connection:
+        connection.execute(f'CREATE TABLE places (id int PRIMARY KEY, "{one}" int)'.encode())
+        before = fingerprint(declared, connection, "penstock_shop")
+        connection.execute(f'ALTER TABLE places ADD "{other}" int'.encode())
+        assert fingerprint(declared, connection, "penstock_shop") != before
+
+
 @pytest.mark.matrix
 def test_a_table_of_a_pattern_that_cannot_be_captured_is_held_back_alone(world: World) -> None:
     world.execute("CREATE TABLE order_log (v text); CREATE TABLE order_notes (id int PRIMARY KEY)")
