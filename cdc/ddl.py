@@ -83,10 +83,11 @@ def ensure(connection: Connection) -> bool:
 def tell(connection: Connection, tables: Sequence[str]) -> None:
     """Write a message that describes each table as it is now, changed or not.
 
-    The first message of a table is what later ones are compared with. Does nothing where the
-    event triggers are not installed.
+    The first message of a table is what later ones are compared with. Does nothing where there are
+    no event triggers. Those of the version before, which this role may not replace, tell on: so
+    tables that join have a first message, too.
     """
-    if not installed(connection):
+    if not _telling(connection):
         return
     for table in tables:
         name = sql.Identifier(*split_table(table))
@@ -137,6 +138,22 @@ def remove(connection: Connection, *, unless_used_beside: str | None = None) -> 
             foreign=True,
         ) from error
     return True
+
+
+def _telling(connection: Connection) -> bool:
+    """Whether event triggers are there and enabled, of this version or of another one."""
+    row = connection.execute(
+        """
+        SELECT count(*) = %s AND EXISTS (
+                 SELECT FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+                  WHERE n.nspname = 'penstock' AND p.proname = 'tell_table_v1'
+                    AND has_schema_privilege(n.oid, 'USAGE')
+                    AND has_function_privilege(p.oid, 'EXECUTE')) AS there
+          FROM pg_event_trigger WHERE evtname = ANY (%s) AND evtenabled = 'A'
+        """,
+        (len(TRIGGERS), list(TRIGGERS)),
+    ).fetchone()
+    return row is not None and bool(row["there"])
 
 
 def _install(connection: Connection) -> None:

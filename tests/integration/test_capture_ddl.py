@@ -370,6 +370,20 @@ def test_they_come_once_and_go_without_a_trace(shop: Listener) -> None:
     assert shop.run("ALTER TABLE item ADD quiet int") == []
 
 
+def test_triggers_of_another_version_tell_of_tables_that_join(shop: Listener) -> None:
+    """A role that may not replace them has them for long: without it, the next DDL were the first
+    that is told of a table, and what it gives to older rows were not known."""
+    for function in ("tell_ddl_v1", "tell_drop_v1", "tell_rewrite_v1"):
+        shop.connection.execute(f"COMMENT ON FUNCTION penstock.{function}() IS 'old'".encode())
+    assert not ddl.installed(shop.connection)
+    ddl.tell(shop.connection, ["public.item"])
+    assert (told := shop.one()).kind == "describe"
+    assert told.key == ("id",)
+    shop.connection.execute("ALTER EVENT TRIGGER penstock_ddl_v1 DISABLE")
+    ddl.tell(shop.connection, ["public.item"])
+    assert shop.run() == []
+
+
 def test_a_role_that_may_not_is_told_so_and_its_ddl_never_fails(shop: Listener) -> None:
     shop.connection.execute("DROP ROLE IF EXISTS weak_owner")
     shop.connection.execute("CREATE ROLE weak_owner LOGIN")
