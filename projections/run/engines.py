@@ -36,7 +36,7 @@ from projections.run.matchers import register_functions
 from projections.run.region_runs import Reading
 from projections.run.stream_frames import input_frame
 from projections.sql.operators.shape import Plan
-from projections.sql.operators.tree import Scan
+from projections.sql.operators.tree import Scan, scans
 from projections.sql.plans.adding import GIVEN
 from projections.sql.plans.key_steps import TOUCHED
 from projections.sql.rendering.batch import listed
@@ -75,7 +75,7 @@ class PlanSessions:
         self._tables = tables
         self._small = small
         self._of: dict[str, tuple[Plan, Database]] = {}
-        self._facts: dict[str, tuple[Plan, bool, KeyedFacts]] = {}
+        self._facts: dict[str, tuple[str, KeyedFacts]] = {}
 
     def engine(self, reading: Reading, up_to: Epoch) -> SmallEngine:
         """Return what computes a run, up to an epoch, in the session of its target's plan."""
@@ -101,21 +101,26 @@ class PlanSessions:
     def state_bytes(self, app_id: str) -> int | None:
         """Return how much the facts take that are kept for a target; None where none are."""
         held = self._facts.get(app_id)
-        return (held[2].held_bytes or None) if held is not None else None
+        return (held[1].held_bytes or None) if held is not None else None
 
     def _facts_of(self, reading: Reading) -> KeyedFacts:
-        """Return the facts that are kept for a target, while it reads them as it did."""
+        """Return the facts that are kept for a target, while it reads them as it did.
+
+        A deployment of anything has all plans made anew, and changes nothing for most.
+        """
         held = self._facts.get(reading.app_id)
-        if held is None or held[0] is not reading.plan or held[1] != reading.include_late:
+        logs = [reading.catalog.declared_by(each.name) for each in scans(reading.plan.tree)]
+        what = repr((reading.identity, logs))
+        if held is None or held[0] != what:
             self._forget_facts(reading.app_id)
             facts = KeyedFacts(memory_bytes=self._database.memory_bytes)
-            held = self._facts[reading.app_id] = reading.plan, reading.include_late, facts
-        return held[2]
+            held = self._facts[reading.app_id] = what, facts
+        return held[1]
 
     def _forget_facts(self, app_id: str) -> None:
         held = self._facts.pop(app_id, None)
         if held is not None:
-            held[2].close()
+            held[1].close()
 
     def _own(self, reading: Reading) -> Database:
         """Return the session of a target's plan, as it was left if that is still the same."""

@@ -64,6 +64,14 @@ class LakeCatalog:
         """The statements of the projections that are deployed, by name."""
         return self._deployment.declared
 
+    def declared_by(self, name: str) -> str | None:
+        """Name the declaration that the rows of a topic's log were made by; another makes others.
+
+        None for any other log: its rows stay as they came.
+        """
+        topic = self._topics.get(name)
+        return None if topic is None else topic.fingerprint
+
     def members(self, name: str) -> list[str]:
         """Return the typed tables that make up a stream, existing ones only."""
         if f"typed/{name}" in self._typed:

@@ -20,6 +20,7 @@ from projections.run.input_rows import epochs, fact_schema
 from projections.run.kept_statements import ArrowViews
 from projections.run.keyed_facts import KeyedFacts
 from projections.run.region_runs import Reading
+from projections.run.relations import LakeCatalog
 from projections.run.sorted_runs import SortedRuns
 from projections.sql.operators.tree import scans
 from tests.unit.test_region_runs import APP, World
@@ -113,12 +114,22 @@ def test_a_run_of_an_epoch_before_begins_anew(
 
 
 def test_another_plan_begins_anew(
-    world: World, sessions: Callable[..., PlanSessions], read: list[tuple[int, int]]
+    world: World,
+    sessions: Callable[..., PlanSessions],
+    read: list[tuple[int, int]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     own = sessions()
     pages(own, world.reading(NEWEST), 2)
     assert pages(own, world.reading(NEWEST), 2) == [3, 3]
-    assert read == [(1, 3), (1, 3)]
+    assert read == [(1, 3), (3, 3)], "the same one, as of another deployment"
+    other = NEWEST.replace("person, page", "person, page + 1 AS page")
+    assert pages(own, world.reading(other), 2) == [3, 3]
+    assert pages(own, world.reading(other, include_late=True), 2) == [3, 3]
+    assert read == [(1, 3), (3, 3), (1, 3), (1, 3)]
+    monkeypatch.setattr(LakeCatalog, "declared_by", lambda *_: "another declaration")
+    assert pages(own, world.reading(other, include_late=True), 2) == [3, 3]
+    assert read[4:] == [(1, 3)]
 
 
 def test_a_brief_run_leaves_it_to_another_and_takes_it_over(
