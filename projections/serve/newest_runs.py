@@ -23,7 +23,7 @@ from kernel.positions import DeltaVersion, Epoch
 from lake.datasets import dataset_at, paths_of
 from lake.layout import Lake
 from lake.storage import WHOLE_LOOK_S, Stored, version_at
-from lake.tables import Tables
+from lake.tables import RENEWED_AFTER, Tables
 from pipeline.commit.manifest import Manifest
 from pipeline.commit.manifest_rows import COMMITTED, PROJECTION
 from projections.run.catalog import DROPPED, DeployedCatalog, Entry
@@ -72,6 +72,8 @@ class WatchedTable:
     """Another one when the table was made again; empty while there is none."""
     _commit: Stored | None = None
     """The commit of the version that was taken last, by which one sees a log written anew."""
+    _since: int = 0
+    """The version that the handle was opened at: it is opened anew behind `RENEWED_AFTER` more."""
     _looked_at: float = 0.0
 
     def moved(self) -> bool:
@@ -87,9 +89,17 @@ class WatchedTable:
         return before != (None if self.table is None else (self.table_id, self.table.version()))
 
     def _take(self) -> None:
-        """Go on with the commits that came, or open the table anew where they are another log's."""
+        """Go on with the commits that came, or open the table anew where they are another log's.
+
+        Also where the handle has seen many: deltalake goes through them behind each further one.
+        """
         table, self.table = self.table, None  # What fails below is opened anew.
-        if table is not None and self._commit == version_at(self.path, table.version()):
+        seen = 0 if table is None else table.version() - self._since
+        if (
+            table is not None
+            and seen < RENEWED_AFTER
+            and self._commit == version_at(self.path, table.version())
+        ):
             try:
                 table.update_incremental()
             except DeltaError:
@@ -101,6 +111,7 @@ class WatchedTable:
                 self.table_id, self._commit = "", None
                 return
             table = DeltaTable(self.path)
+            self._since = int(table.version())
         self.table_id = str(table.metadata().id)
         self._commit = version_at(self.path, table.version())
         self.table = table

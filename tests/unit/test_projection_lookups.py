@@ -7,12 +7,13 @@ import json
 import threading
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from kernel.errors import InvalidRequest, NotFound
 from kernel.positions import Epoch
@@ -20,6 +21,7 @@ from lake.layout import Lake
 from lake.writer import Guard, with_op
 from projections.run.catalog import DROPPED
 from projections.serve import lookups as served_rows
+from projections.serve import newest_runs
 from projections.serve.keyed_rows import HIDDEN, ScannedRows, held
 from projections.serve.lookups import Lookups
 from projections.serve.row_values import documents, key_of
@@ -55,6 +57,23 @@ def shown(lookups: Lookups, *keys: str) -> list[dict[str, object]]:
     rows = lookups.rows(served)
     columns = [rows.schema.field(name) for name in rows.key]
     return documents(rows.find([key_of(key, columns) for key in keys]))
+
+
+def test_a_table_that_is_watched_is_opened_anew_behind_many_versions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """deltalake goes through all commits that a handle has seen behind each further one."""
+    monkeypatch.setattr(newest_runs, "RENEWED_AFTER", 2)
+    path = str(tmp_path / "table")
+    watched, seen = newest_runs.WatchedTable(path), list[DeltaTable]()
+    for number in range(6):
+        write_deltalake(path, words((number, "a")), mode="append")
+        assert watched.moved()
+        assert not watched.moved()
+        assert watched.table is not None
+        assert watched.table.version() == number
+        seen.append(watched.table)
+    assert [one is other for one, other in pairwise(seen)] == [True, True, False, True, True]
 
 
 @pytest.mark.parametrize("memory", [MEMORY, 0])
