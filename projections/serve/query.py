@@ -77,6 +77,9 @@ class LakeQueries:
         self._database = duckdb.connect(config={"python_enable_replacements": "false"})
         # Only what was registered can be read: no files, no network, no Python variables.
         self._database.execute("SET enable_external_access = false")
+        self._database.execute("SET GLOBAL TimeZone = 'UTC'")
+        # No query sets anything for those behind it: `FROM enable_logging()` kept their texts.
+        self._database.execute("SET lock_configuration = true")
 
     def __enter__(self) -> Self:
         return self
@@ -200,7 +203,6 @@ def _run(
     columns: Sequence[str],
 ) -> pa.Table:
     """Answer a query of views that are this connection's alone, and end with it."""
-    connection.execute("SET TimeZone = 'UTC'")
     for view, frame in frames.items():
         connection.register(f"{view}_base" if view in over else view, for_duckdb(frame))
     for view, (newest, keys) in over.items():

@@ -301,6 +301,12 @@ def test_a_query_leaves_nothing_behind_for_another(made: HandMade, queries: Lake
         assert queries.ask(sql).rows.to_pylist() == [{"id": 1, "word": "laid over"}]
     left = "SELECT count(*) AS n FROM duckdb_views() WHERE NOT internal"
     assert queries.ask(left).rows.to_pylist() == [{"n": 0}]
+    for of in ("logging", "profiling"):
+        with pytest.raises(InvalidRequest, match="Cannot change configuration"):
+            queries.ask(f"SELECT * FROM enable_{of}()")
+    assert queries.ask("SELECT count(*) AS n FROM duckdb_logs()").rows.to_pylist() == [{"n": 0}]
+    zone = "SELECT current_setting('TimeZone') AS zone"
+    assert queries.ask(zone).rows.to_pylist() == [{"zone": "UTC"}]
     secret = pa.table({"a": [1]})
     for sql in ("SELECT * FROM secret", "SELECT * FROM __0", "SELECT * FROM '/etc/hostname'"):
         with pytest.raises((NotFound, InvalidRequest)):
